@@ -1,7 +1,7 @@
 """The OutputSession protocol: what the control plane may ask of one request's output semantics.
 
-Frontend implements it. `preview` has no effect; only `commit` changes the session, and Engine calls it after Program has
-committed the same tokens.
+Frontend implements it. `preview` has no effect; only `commit` changes the session, and Engine calls it after Program
+has committed the same tokens.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ninfer.types import Event, FinishReason, TokenLogprob
 class OutputPreview:
     """The effect a span of tokens would have.
 
-    `accepted` tokens (≥ 1) would be kept; `finish` is set if they end the answer; `control` asks for forced tokens next;
-    `boundaries` are cut positions inside the accepted span, relative to its first token; `next_state` is the session's
+    `accepted` tokens (≥ 1) would be kept; `finish` is set if they end the answer; `control` asks for forced tokens
+    next; `boundaries` are cut positions inside the accepted span, relative to its first token; `next_state` is the session's
     own provisional state, opaque to everyone else; `events` is what the commit would publish.
     """
 

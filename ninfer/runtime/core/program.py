@@ -10,8 +10,8 @@ Two kinds of transaction cross this border and never replace one another:
 * a *model transaction* changes one sequence set's state: `prefill`/`decode`/`control` → `PendingBatch` → `commit` or
   `abort_pending`, exactly one of them, for the whole batch.
 
-Errors: `UnitFault` says that a model unit failed and that Program is back at the last committed state of every sequence in
-it; `StalePlan` says that a plan was sealed under another `resource_revision` and nothing happened. Anything else that
+Errors: `UnitFault` says that a model unit failed and that Program is back at the last committed state of every sequence
+in it; `StalePlan` says that a plan was sealed under another `resource_revision` and nothing happened. Anything else that
 escapes means that physical state cannot be explained any more, and the whole Engine fails.
 """
 
@@ -177,7 +177,8 @@ class PendingBatch(Protocol):
 class RowDecision:
     """What to keep of a pending row: the first `accepted` tokens; 0 only for a cancelled row.
 
-    `boundaries` are positions inside the accepted span, relative to its first token, where the history renderer could cut.
+    `boundaries` are positions inside the accepted span, relative to its first token, where the history renderer could
+    cut.
     """
 
     accepted: int
@@ -238,7 +239,7 @@ class Program(Protocol):
     def proves_backfill(
         self, head: SequenceDemand, donors: Sequence[SequenceHandle], borrower: MaterialisationTarget
     ) -> bool:
-        """True if, with `borrower` holding its full reservation for ever, the end of `donors` alone still lets `head` in.
+        """True if, with `borrower` holding its full reservation for ever, the end of `donors` alone lets `head` in.
 
         `head` is taken from root with every inactive checkpoint released.
         """
