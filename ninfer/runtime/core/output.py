@@ -1,43 +1,57 @@
 """The OutputSession protocol: what the control plane may ask of one request's output semantics.
 
-Frontend implements it. `preview` has no effect; only `commit` changes the session, and Engine calls it after Program
-has committed the same tokens.
+Frontend implements it structurally. `preview` has no effect; only `commit` changes the session, and Engine calls it
+after Program has committed the same tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ninfer.types import Event, FinishReason, TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPreview:
-    """The effect a span of tokens would have.
+class OutputPreview(Protocol):
+    """The effect that a span of tokens would have."""
 
-    `accepted` tokens (≥ 1) would be kept; `finish` is set if they end the answer; `control` asks for forced tokens
-    next; `boundaries` are cut positions inside the accepted span, relative to its first token; `next_state` is the session's
-    own provisional state, opaque to everyone else; `events` is what the commit would publish.
-    """
+    @property
+    def accepted(self) -> int:
+        """How many of the tokens (≥ 1) would be kept."""
+        ...
 
-    accepted: int
-    finish: FinishReason | None
-    control: tuple[int, ...]
-    boundaries: tuple[int, ...]
-    events: tuple[Event, ...]
-    next_state: object
+    @property
+    def finish(self) -> FinishReason | None:
+        """Why they would end the answer, if they would."""
+        ...
+
+    @property
+    def control(self) -> tuple[int, ...]:
+        """Forced tokens asked for next; empty for none."""
+        ...
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Cut positions inside the accepted span, relative to its first token."""
+        ...
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What the commit would publish."""
+        ...
 
 
-class OutputSession(Protocol):
+PreviewT = TypeVar("PreviewT", bound=OutputPreview)
+
+
+class OutputSession(Protocol[PreviewT]):
     """Output semantics of one request."""
 
-    def preview(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob], forced: bool) -> OutputPreview:
+    def preview(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob], forced: bool) -> PreviewT:
         """What these tokens (a decode span, or a forced control span) would do. No effect."""
         ...
 
-    def commit(self, preview: OutputPreview) -> None:
+    def commit(self, preview: PreviewT) -> None:
         """Adopt a preview made from the current state."""
         ...
 

@@ -10,9 +10,9 @@ Two kinds of transaction cross this border and never replace one another:
 * a *model transaction* changes one sequence set's state: `prefill`/`decode`/`control` → `PendingBatch` → `commit` or
   `abort_pending`, exactly one of them, for the whole batch.
 
-Errors: `UnitFault` says that a model unit failed and that Program is back at the last committed state of every sequence
-in it; `StalePlan` says that a plan was sealed under another `resource_revision` and nothing happened. Anything else that
-escapes means that physical state cannot be explained any more, and the whole Engine fails.
+Errors: `UnitFault` says that a model unit failed and that Program is back at the last committed state of every
+sequence in it; `StalePlan` says that a plan was sealed under another `resource_revision` and that nothing happened.
+Anything else that escapes means that physical state cannot be explained any more, and the whole Engine fails.
 """
 
 from __future__ import annotations
