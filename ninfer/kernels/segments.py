@@ -1,0 +1,41 @@
+"""How the query tokens of one call divide into rows (sequences)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Query tokens of B rows, laid one row after another along the token axis.
+
+    One description serves prefill (one row, many tokens), decode (many rows, one token each) and mixes.
+
+    Attributes:
+        counts: query tokens per row, each positive.
+        starts: absolute position, in its own sequence, of each row's first query token.
+        offsets: B + 1 token indices; row b owns tokens `[offsets[b], offsets[b + 1])`.
+        total: T, the tokens of all rows.
+
+    Raises:
+        ValueError: lengths differ, a count is not positive or a start is negative.
+    """
+
+    counts: tuple[int, ...]
+    starts: tuple[int, ...]
+    offsets: tuple[int, ...] = field(init=False, compare=False)
+    total: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(self.starts):
+            raise ValueError(f"segments: {len(self.counts)} counts but {len(self.starts)} starts")
+        if any(count <= 0 for count in self.counts) or any(start < 0 for start in self.starts):
+            raise ValueError(f"segments: counts must be > 0 and starts >= 0: {self.counts}, {self.starts}")
+        object.__setattr__(self, "offsets", (0, *accumulate(self.counts)))
+        object.__setattr__(self, "total", self.offsets[-1])
+
+    @property
+    def batch(self) -> int:
+        """B, the number of rows."""
+        return len(self.counts)
