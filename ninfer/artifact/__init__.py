@@ -1,0 +1,13 @@
+"""The `.ninfer` v3 artifact: formats, layouts, the exact codec, the directory, reader and writer.
+
+Modules are the API; import from them:
+
+- `formats`   `Format`, `FormatSpec`, `known_format(name)`; `Format.bits_per_weight`, `.is_grouped`, `.is_direct`.
+- `layouts`   `Layout`, `layout_for(format)`, `geometry(format, shape) -> Geometry` (planes, row strides, size),
+              `encoded_size`, `plane_spans`, `row_view(format, parent_shape, begin, end) -> RowView`.
+- `floats`    bf16 as uint16 bits and E4M3FN as uint8: `bf16_to_fp32`, `fp32_to_bf16`, `e4m3_to_fp32`, `fp32_to_e4m3`.
+- `codec`     `encode(values, format, name)`, `encode_rows(...) -> EncodedRows` and its `place(geometry, row)`,
+              `pack_grouped`, `pack_fp8_rows`, `pack_nvfp4`, `unpack_*`, `decode(data, format, shape)`,
+              `decode_rows(read, geometry, begin, end)`, `decode_elements(...)`.
+- `validate`  `validate(data, format, shape, name)` and its row-wise form.
+"""
