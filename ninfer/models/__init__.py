@@ -1,0 +1,1 @@
+"""Model families. Each owns its mathematics, call order and state transitions."""
