@@ -86,7 +86,7 @@ def _convolution(config: SelectorConfig, hidden: int, layer: str, source: str, p
     """A static kernel per channel plus a dynamic correction per channel group, before and after."""
     taps = config.conv_kernel_size
     shape = (2, taps, hidden)
-    kernel = SourceSpec(_ROOT, f"{source}{part}.base_kernel", shape, RowBlocks(0, 2 * taps), 2 * taps)
+    kernel = SourceSpec(_ROOT, f"{source}{part}.base_kernel", shape, RowBlocks(0, 2), 2)
     yield ParameterSpec(f"{layer}{part}/base_kernel", shape, direct=Format.BF16, source=kernel)
     rows = 2 * taps * (hidden // config.conv_group_size)
     weight = matrix(_ROOT, f"{source}{part}.kernel_projection.weight", rows, hidden)
