@@ -9,5 +9,15 @@ Modules are the API; import from them:
 - `codec`     `encode(values, format, name)`, `encode_rows(...) -> EncodedRows` and its `place(geometry, row)`,
               `pack_grouped`, `pack_fp8_rows`, `pack_nvfp4`, `unpack_*`, `decode(data, format, shape)`,
               `decode_rows(read, geometry, begin, end)`, `decode_elements(...)`.
+- `directory` the typed model: `Directory`, `Component`, `TensorObject`, `ResourceObject`, `Binding`
+              (`WholeBinding | PartsBinding`), `Part`, `Use`, `ActivationPolicy`, `Proposal`, `FileEntry`;
+              `Directory.tensor/object/binding/parts/elements`, `tensor_geometry(tensor) -> Geometry`.
+- `directory_json`  `parse_directory(json_bytes, where) -> Directory`, `directory_to_json(directory) -> bytes`.
+- `planning`  `tensor_object(id, format, shape)`, `resource_object(id, size)`, `place_objects(objects)` (offsets),
+              `plan_files(directory, entry, limit)`.
+- `reader`    `ArtifactReader.open(path)`: `.directory`, `.tensor`, `.geometry`, `.read_object`, `.read_range`,
+              `.source`, `.decode_tensor`, `.decode_parameter`, `.decode_binding`, `.resource(role, component)`.
+- `writer`    `ArtifactWriter(path, directory, shard_limit, overwrite, progress)`: `.write(id, offset, data)`,
+              `.write_rows(id, row, encoded)`, `.write_object(id, data)`, `.commit()`, `.abort()`; `check_disk_space`.
 - `validate`  `validate(data, format, shape, name)` and its row-wise form.
 """

@@ -45,7 +45,16 @@ class EncodedRows:
     planes: Mapping[PlaneName, U8]
 
     def place(self, target: Geometry, row_begin: int) -> Iterator[tuple[int, U8]]:
-        """(offset in the object, flat bytes) of each plane for rows that start at `row_begin` of `target`."""
+        """(offset in the object, flat bytes) of each plane for rows that start at `row_begin` of `target`.
+
+        Raises:
+            ArtifactError: the rows lie outside `target` or were encoded for another format or K.
+        """
+        if not 0 <= row_begin <= target.rows - self.rows:
+            raise ArtifactError(f"rows [{row_begin}, {row_begin + self.rows}) lie outside the {target.rows} rows")
+        strides = {plane.name: (self.rows, plane.row_stride) for plane in target.planes}
+        if strides != {name: data.shape for name, data in self.planes.items()}:
+            raise ArtifactError(f"the rows were not encoded for {target.format.value} {list(target.shape)}")
         for name, data in self.planes.items():
             plane = target.plane(name)
             yield plane.offset + row_begin * plane.row_stride, data.reshape(-1)
