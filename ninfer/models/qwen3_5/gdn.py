@@ -1,0 +1,76 @@
+"""Gated DeltaNet: a causal convolution, a gated delta-rule recurrence per value head, and a gated norm.
+
+qkv = SiLU(conv(Wqkv x));  g = −exp(a_log) softplus(Wa x + dt_bias);  β = σ(Wb x)
+S ← e^g S;  S ← S + β (v − S k) kᵀ;  o = S q / √dk;  y = Wo (norm(o) · SiLU(Wz x))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ninfer.kernels import conv_silu, gated_rmsnorm, gdn, gdn_gates, linear
+from ninfer.kernels.arena import Arena
+from ninfer.kernels.weights import LinearWeight
+from ninfer.models.qwen3_5.batch import Batch
+from ninfer.models.qwen3_5.config import GdnConfig
+from ninfer.models.qwen3_5.state import GdnImages
+
+
+@dataclass(frozen=True, slots=True)
+class GdnWeights:
+    """`qkv` holds the rows of query, key and value; `convolution` is f32[taps, C]; the rest are vectors."""
+
+    qkv: LinearWeight
+    z: LinearWeight
+    a: LinearWeight
+    b: LinearWeight
+    convolution: torch.Tensor
+    a_log: torch.Tensor
+    dt_bias: torch.Tensor
+    norm: torch.Tensor
+    output: LinearWeight
+
+
+@dataclass(frozen=True, slots=True)
+class Gdn:
+    """One layer's GDN mixer."""
+
+    weights: GdnWeights
+    config: GdnConfig
+    eps: float
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, images: GdnImages, arena: Arena, out: torch.Tensor
+    ) -> None:
+        """out f32[T, H] = residual + gdn(x f32[T, H]); reads `batch.sources`, writes `batch.targets` of `images`."""
+        w, c, tokens = self.weights, self.config, x.shape[0]
+        projected, mixed = arena.take(tokens, c.conv_width), arena.take(tokens, c.conv_width)
+        linear(x, w.qkv, projected)
+        conv_silu(projected, w.convolution, images.history, batch.sources, batch.targets, batch.segments, mixed)
+        q, k, v = self._heads(mixed, arena)
+        g, beta = self._gates(x, arena)
+        values = (tokens, c.value_heads, c.value_dim)
+        o, z, y = (arena.take(*values) for _ in range(3))
+        gdn(q, k, v, g, beta, images.state, batch.sources, batch.targets, batch.segments, o)
+        linear(x, w.z, z.view(tokens, -1))
+        gated_rmsnorm(o, z, w.norm, self.eps, y)
+        linear(y.view(tokens, -1), w.output, out, residual)
+
+    def _heads(self, mixed: torch.Tensor, arena: Arena) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        c, tokens = self.config, mixed.shape[0]
+        keys, values = (tokens, c.key_heads, c.key_dim), (tokens, c.value_heads, c.value_dim)
+        q, k, v = arena.take(*keys), arena.take(*keys), arena.take(*values)
+        parts = mixed.split((c.key_width, c.key_width, c.value_width), dim=1)
+        for part, out in zip(parts, (q, k, v), strict=True):
+            out.view(tokens, -1).copy_(part)
+        return q, k, v
+
+    def _gates(self, x: torch.Tensor, arena: Arena) -> tuple[torch.Tensor, torch.Tensor]:
+        w, shape = self.weights, (x.shape[0], self.config.value_heads)
+        a, b, g, beta = (arena.take(*shape) for _ in range(4))
+        linear(x, w.a, a)
+        linear(x, w.b, b)
+        gdn_gates(a, b, w.a_log, w.dt_bias, g, beta)
+        return g, beta

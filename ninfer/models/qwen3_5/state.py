@@ -1,0 +1,55 @@
+"""The model's continuation state: paged keys and values, and images of the recurrent layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ninfer.kernels.kv_cache import KvCodec, KvPool, make_kv_pool
+from ninfer.models.qwen3_5.config import LayerType, TextConfig
+
+
+@dataclass(frozen=True, slots=True)
+class GdnImages:
+    """One GDN layer's images: `state` f32[S, Nv, dv, dk] and the last pre-convolution columns, f32[S, taps-1, C]."""
+
+    state: torch.Tensor
+    history: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """All layers' state: `kv` per attention layer and `gdn` per GDN layer, both in layer order."""
+
+    kv: tuple[KvPool, ...]
+    gdn: tuple[GdnImages, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by all pools and images."""
+        pools = sum(pool.pages * pool.bytes_per_page for pool in self.kv)
+        return pools + sum(image.state.nbytes + image.history.nbytes for image in self.gdn)
+
+
+def allocate_state(config: TextConfig, codec: KvCodec, pages: int, images: int) -> ModelState:
+    """Pools of `pages` pages of 64 tokens and `images` state images for every layer of `config`."""
+    layers = config.layer_types
+    return ModelState(
+        kv=tuple(_pool(config, codec, pages) for layer in layers if layer is LayerType.ATTENTION),
+        gdn=tuple(_images(config, images) for layer in layers if layer is LayerType.GDN),
+    )
+
+
+def _pool(config: TextConfig, codec: KvCodec, pages: int) -> KvPool:
+    assert config.attention is not None
+    return make_kv_pool(codec, pages, config.attention.kv_heads, config.attention.head_dim)
+
+
+def _images(config: TextConfig, images: int) -> GdnImages:
+    c = config.gdn
+    assert c is not None
+    return GdnImages(
+        state=torch.zeros(images, c.value_heads, c.value_dim, c.key_dim),
+        history=torch.zeros(images, c.conv_taps - 1, c.conv_width),
+    )

@@ -1,0 +1,99 @@
+"""Engine options, checked and settled against a model and this machine. Errors name the flag."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ninfer.errors import ConfigError
+from ninfer.runtime.core.program import ProgramLimits
+from ninfer.runtime.program.pages import pages_for
+from ninfer.types import EngineOptions, KvDtype
+
+MAX_LANES = 8
+DEFAULT_CONTEXT_CAP = 32768
+CHUNK_STEP = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SettledOptions:
+    """What the options come to. `threads` are CPU threads; `limits` fix the Program."""
+
+    threads: int
+    kv_dtype: KvDtype
+    limits: ProgramLimits
+    max_pending_requests: int
+    concurrent_prefill: bool
+
+
+def settle(options: EngineOptions, model_context: int) -> SettledOptions:
+    """Check every option and fill in what was left open.
+
+    Raises:
+        ConfigError: naming the flag, its value and what is allowed.
+    """
+    _check_device(options.device)
+    context = _context(options.max_context, model_context)
+    lanes = _within("--max-concurrency", options.max_concurrency, 1, MAX_LANES)
+    chunk = options.prefill_chunk
+    if chunk < CHUNK_STEP or chunk % CHUNK_STEP:
+        raise ConfigError(f"--prefill-chunk must be a positive multiple of {CHUNK_STEP}, got {chunk}")
+    return SettledOptions(
+        threads=_threads(options.threads),
+        kv_dtype=options.kv_dtype,
+        limits=ProgramLimits(lanes, context, _kv_pages(options.kv_capacity, context, lanes), chunk),
+        max_pending_requests=_within("--max-pending-requests", options.max_pending_requests, 1, 1 << 20),
+        concurrent_prefill=options.concurrent_prefill,
+    )
+
+
+def physical_cores() -> int:
+    """Cores that this process may use, hyper-threads counted once where the system tells."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = {_first_sibling(cpu) for cpu in allowed}
+    return max(len(siblings), 1)
+
+
+def _first_sibling(cpu: int) -> str:
+    try:
+        with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") as file:
+            return file.read().strip()
+    except OSError:
+        return str(cpu)
+
+
+def _check_device(device: str) -> None:
+    if device in ("auto", "cpu"):
+        return
+    if device == "cuda" or device.startswith("cuda:"):
+        raise ConfigError(f"--device {device}: this release runs on CPUs only; use --device cpu")
+    raise ConfigError(f"--device must be auto or cpu, got {device!r}")
+
+
+def _context(asked: int | None, model_context: int) -> int:
+    if asked is None:
+        return min(model_context, DEFAULT_CONTEXT_CAP)
+    return _within("--max-context", asked, 2, model_context, "the model's limit")
+
+
+def _kv_pages(asked: int | None, context: int, lanes: int) -> int:
+    full = pages_for(context)
+    least = max(full, lanes)
+    if asked is None:
+        return least
+    if not least <= asked <= lanes * full:
+        raise ConfigError(
+            f"--kv-capacity must be from {least} to {lanes * full} pages of 64 tokens for a context of {context} "
+            f"and {lanes} lanes, got {asked}"
+        )
+    return asked
+
+
+def _threads(asked: int | None) -> int:
+    return physical_cores() if asked is None else _within("--threads", asked, 1, 1024)
+
+
+def _within(flag: str, value: int, least: int, most: int, limit: str = "") -> int:
+    if not least <= value <= most:
+        raise ConfigError(f"{flag} must be from {least} to {most}{f' ({limit})' if limit else ''}, got {value}")
+    return value

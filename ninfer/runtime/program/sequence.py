@@ -1,0 +1,61 @@
+"""One active sequence's physical and sampling state inside Program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+
+import torch
+
+from ninfer.kernels.sampling import SamplingRow
+from ninfer.runtime.core.program import SequenceDemand, SequenceHandle
+from ninfer.runtime.program.pages import AddressSpace
+
+ZERO_IMAGE = -1
+"""The state of a sequence that has consumed nothing: no slot holds it."""
+
+
+@dataclass(slots=True)
+class Sequence:
+    """What Program knows of one active request.
+
+    `image` is the slot of the committed state at `space.frontier`. Once the prompt is consumed, `anchor` is the last
+    token chosen: part of the answer, not yet consumed by the model. `outputs` counts the answer's tokens, anchor included.
+    """
+
+    handle: SequenceHandle
+    demand: SequenceDemand
+    space: AddressSpace
+    image: int = ZERO_IMAGE
+    anchor: int | None = None
+    outputs: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.demand.prompt.token_ids
+
+    def sampling_row(self, position: int, mask: torch.Tensor) -> SamplingRow:
+        """How the token at `position` is to be chosen."""
+        s = self.demand.sampling
+        counted = bool(self.outputs) and (s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0)
+        return SamplingRow(
+            temperature=s.temperature,
+            top_k=s.top_k,
+            top_p=s.top_p,
+            min_p=s.min_p,
+            presence_penalty=s.presence_penalty,
+            frequency_penalty=s.frequency_penalty,
+            repetition_penalty=s.repetition_penalty,
+            seed=s.seed,
+            position=position,
+            prompt_ids=torch.tensor(self.prompt) if s.repetition_penalty != 1.0 else None,
+            output_ids=torch.tensor(list(self.outputs)) if counted else None,
+            output_counts=torch.tensor(list(self.outputs.values())) if counted else None,
+            mask=mask,
+        )
+
+    def append(self, tokens: Tokens[int]) -> None:
+        """Make chosen or forced tokens part of the answer; the last one becomes the anchor."""
+        self.outputs.update(tokens)
+        self.anchor = tokens[-1]
