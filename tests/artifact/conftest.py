@@ -26,7 +26,7 @@ from ninfer.artifact.layouts import geometry
 from ninfer.artifact.planning import place_objects, resource_object, tensor_object
 from ninfer.artifact.writer import ArtifactWriter
 
-RESOURCES = {"tokenizer": b'{"model": {}}' * 5, "template": b"{{ messages }}"}
+RESOURCES = {"tokenizer": b'{"model": {}}' * 500, "template": b"{{ messages }}"}
 
 
 @dataclass(frozen=True)

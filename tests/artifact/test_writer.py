@@ -127,10 +127,14 @@ def test_overwriting_removes_stale_parts(sample: Sample, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_leaving_without_commit_leaves_nothing(sample: Sample, tmp_path: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error), ArtifactWriter(tmp_path / "m.ninfer", sample.directory, shard_limit=12_288) as out:
-        out.write_object("nvfp4", sample.data["nvfp4"])
-        assert len(names(tmp_path)) == 5
-        raise error
+    def write_half() -> None:
+        with ArtifactWriter(tmp_path / "m.ninfer", sample.directory, shard_limit=12_288) as out:
+            out.write_object("nvfp4", sample.data["nvfp4"])
+            assert len(names(tmp_path)) == 5
+            raise error
+
+    with pytest.raises(error):
+        write_half()
     assert names(tmp_path) == []
 
 
