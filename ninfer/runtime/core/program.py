@@ -30,7 +30,14 @@ class StalePlan(Exception):
 
 
 class UnitFault(Exception):
-    """A model unit failed and was rolled back; the sequences in it keep their last committed state."""
+    """A model unit failed and was rolled back; the sequences in it keep their last committed state.
+
+    `culprits` are the sequences that made it fail; the others may run again. Empty means that it cannot be told.
+    """
+
+    def __init__(self, message: str, culprits: tuple[SequenceHandle, ...] = ()) -> None:
+        super().__init__(message)
+        self.culprits = culprits
 
 
 @dataclass(frozen=True, slots=True)
