@@ -1,0 +1,122 @@
+"""Fixed points: how fast prompts are read, and how fast answers are written at a given batch size."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ninfer.bench.replay import Outcome, ReplayItem, RequestRecord, Stream, closed_loop
+from ninfer.bench.synthesis import synthesise
+from ninfer.bench.trace import TokenCount
+from ninfer.errors import RequestError, RequestErrorKind
+from ninfer.types import CacheUse, GenerationRequest, Sampling, StopConditions, TokenPrompt
+
+DECODE_PROMPT_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MicroPoint:
+    """`batch` requests at once, each with `prompt_tokens` to read and `new_tokens` to write.
+
+    A point with one new token measures reading (prefill), any other measures writing (decode).
+    """
+
+    prompt_tokens: int
+    new_tokens: int
+    batch: int
+
+    @property
+    def measures_prefill(self) -> bool:
+        return self.new_tokens == 1
+
+    @property
+    def name(self) -> str:
+        """pp: prompt processing, tg: text generation."""
+        return f"pp{self.prompt_tokens}" if self.measures_prefill else f"tg{self.new_tokens} B={self.batch}"
+
+    @property
+    def context(self) -> int:
+        """Tokens of context that one request needs."""
+        return self.prompt_tokens + self.new_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class MicroResult:
+    """Tokens per second of all requests together, over the repetitions."""
+
+    point: MicroPoint
+    median: float
+    slowest: float
+    fastest: float
+
+
+STANDARD_POINTS = (
+    MicroPoint(64, 1, 1),
+    MicroPoint(256, 1, 1),
+    *(MicroPoint(DECODE_PROMPT_TOKENS, 32, batch) for batch in (1, 2, 4, 8)),
+)
+
+
+def chosen_points(prompt: int | None, generate: int | None, batch: int) -> tuple[MicroPoint, ...]:
+    """The points that `--pp` and `--tg` ask for."""
+    prefill = () if prompt is None else (MicroPoint(prompt, 1, 1),)
+    decode = () if generate is None else (MicroPoint(DECODE_PROMPT_TOKENS, generate, batch),)
+    return (*prefill, *decode)
+
+
+async def measure(
+    points: Sequence[MicroPoint],
+    stream: Stream,
+    pool: Sequence[int],
+    repeat: int,
+    done: Callable[[RequestRecord], None],
+) -> list[MicroResult]:
+    """Run every point once to warm up and then `repeat` times. Raises RequestError if a request fails."""
+    results = []
+    for point in points:
+        rates = [await _rate(point, stream, pool, done) for _ in range(repeat + 1)][1:]
+        results.append(MicroResult(point, statistics.median(rates), min(rates), max(rates)))
+    return results
+
+
+async def _rate(point: MicroPoint, stream: Stream, pool: Sequence[int], done: Callable[[RequestRecord], None]) -> float:
+    items = [ReplayItem(lane, 0.0, _request(point, lane, pool)) for lane in range(point.batch)]
+    records = await closed_loop(items, stream, point.batch, done)
+    failed = next((record for record in records if record.outcome is not Outcome.COMPLETED), None)
+    if failed is not None:
+        raise RequestError(RequestErrorKind.FAILED, f"{point.name}: {failed.error}")
+    return prefill_rate(point, records) if point.measures_prefill else decode_rate(records)
+
+
+def prefill_rate(point: MicroPoint, records: Sequence[RequestRecord]) -> float:
+    """Prompt tokens per second until the first token."""
+    [record] = records
+    first = record.first_token
+    assert first is not None, "completed requests have a first token"
+    return point.prompt_tokens / first
+
+
+def decode_rate(records: Sequence[RequestRecord]) -> float:
+    """Tokens per second while answers are written: from the last lane's first token until the first lane's last one.
+
+    Only in that window does every lane run, so that the rate is one of the full batch. Where there is no such window
+    (very short answers), the whole span of tokens counts.
+    """
+    begin = max(record.token_times[0] for record in records)
+    end = min(record.token_times[-1] for record in records)
+    times = sorted(time for record in records for time in record.token_times)
+    if end <= begin:
+        begin, end = times[0], times[-1]
+    return sum(begin < time <= end for time in times) / max(end - begin, 1e-9)
+
+
+def _request(point: MicroPoint, lane: int, pool: Sequence[int]) -> GenerationRequest:
+    tokens = synthesise(TokenCount(point.prompt_tokens), f"{point.name} lane {lane}", pool)
+    return GenerationRequest(
+        prompt=TokenPrompt(tokens),
+        max_new_tokens=point.new_tokens,
+        sampling=Sampling.greedy(),
+        stops=StopConditions(ignore_eos=True),
+        cache=CacheUse.DISABLED,
+    )

@@ -1,0 +1,1 @@
+"""One module per command; each exposes one function for the command line to call."""
