@@ -41,3 +41,18 @@ PROBABILITY = Tolerance(absolute=1e-30, relative=5e-6)
 
 LOG_PROBABILITY = Tolerance(absolute=4e-6, relative=1e-6)
 """Natural logarithms of probabilities over up to some 250000 entries."""
+
+CONVOLUTION = Tolerance(relative=1e-6, of_peak=1e-6)
+"""A few products per element, whose sum may cancel, then SiLU."""
+
+GATES = Tolerance(absolute=1e-30, relative=1e-5)
+"""Softplus and sigmoid of sums: rounding the argument shows as a relative error of the small results."""
+
+RECURRENCE = Tolerance(relative=1e-5, of_peak=1e-5)
+"""A state carried in fp32 over some hundreds of tokens."""
+
+ROTATION = Tolerance(relative=2e-6, of_peak=2e-6)
+"""A norm along a row and a rotation by a represented angle."""
+
+ATTENTION = Tolerance(relative=4e-6, of_peak=4e-6)
+"""fp32 scores, softmax merged over pages and a weighted sum of represented values."""

@@ -15,7 +15,7 @@ Dtypes: logits fp32; out_ids int64; ids and counts int64; masks int32 (`mask_wor
 Domain: no NaN in logits; every row has an allowed logit above -inf.
 Effects: writes out_ids. A row without an answer raises ValueError before anything is written.
 Workspace: the torch route allocates a few fp64 vectors of V per row, one row at a time.
-Numeric criterion: probabilities within tolerances.FP64 of the oracle, the drawn id equal to the oracle's. A row's
+Numeric criterion: probabilities within 1e-11, relatively, of the oracle, the drawn id equal to the oracle's. A row's
     token never depends on the other rows: rows are computed one by one, from their own data only.
 
 `distribution` gives step 6's p to callers that need it whole, for example to verify drafts.

@@ -1,0 +1,38 @@
+"""conv_silu with torch: whole-row multiplications and additions, which round element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ninfer.kernels.exact import silu
+from ninfer.kernels.segments import Segments
+from ninfer.kernels.slots import take_starts
+
+
+def conv_silu(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    history: torch.Tensor,
+    sources: Sequence[int],
+    targets: Sequence[int],
+    segments: Segments,
+    out: torch.Tensor,
+) -> None:
+    """See the contract in the package's docstring."""
+    take_starts(history, sources, targets)
+    kept = history.shape[1]
+    for row, target in enumerate(targets):
+        begin, end = segments.offsets[row], segments.offsets[row + 1]
+        columns = torch.cat((history[target], x[begin:end]))
+        _convolve(columns, weight, out[begin:end])
+        history[target].copy_(columns[columns.shape[0] - kept :])
+    out.copy_(silu(out))
+
+
+def _convolve(columns: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    tokens = out.shape[0]
+    torch.mul(columns[:tokens], weight[0], out=out)
+    for tap in range(1, weight.shape[0]):
+        out.add_(columns[tap : tap + tokens] * weight[tap])
