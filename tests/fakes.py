@@ -130,7 +130,8 @@ class FakeTransaction:
 class ScriptedProgram:
     """A Program whose physics are a page count and whose model is `scripted_token`.
 
-    `span` tokens come with every decode row (as far as its budget goes). `observer` runs at the start of every call.
+    `span` tokens come with every decode row (as far as its budget goes). `observer` runs at the start of every call,
+    right after the call was logged.
     """
 
     def __init__(
@@ -196,8 +197,8 @@ class ScriptedProgram:
 
     def enter(self, operation: str, *details: object) -> None:
         """The beginning of every call."""
-        self.observer()
         self.log.append((operation, *details))
+        self.observer()
         self.require(not self.closed, f"{operation} after close")
         armed = self._armed.get(operation)
         if armed:
