@@ -245,7 +245,7 @@ def _policy(node: Node) -> ActivationPolicy:
 def _metadata(node: Node) -> JsonObject:
     metadata = node.open_object()
     if "name" in metadata and not (isinstance(metadata["name"], str) and metadata["name"]):
-        Node(node.where, f"{node.path}.name", metadata["name"]).fail("a non-empty string")
+        node.child("name", metadata["name"]).fail("a non-empty string")
     return metadata
 
 

@@ -28,11 +28,29 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One JSON value with the file and path it came from; readers check the type they need."""
+    """One JSON value and where it came from; readers check the type they need.
+
+    The path is put together only for a message: a directory holds hundreds of thousands of values.
+    """
 
     where: str
-    path: str
     value: Any
+    parent: Node | None = None
+    key: str | int = ""
+
+    @property
+    def path(self) -> str:
+        """JSON path from the root `$`; names that are no plain identifiers are quoted."""
+        steps = []
+        node = self
+        while node.parent is not None:
+            steps.append(_step(node.key))
+            node = node.parent
+        return "$" + "".join(reversed(steps))
+
+    def child(self, key: str | int, value: Any) -> Node:
+        """The member or element `key` of this value."""
+        return Node(self.where, value, self, key)
 
     def fail(self, expected: str) -> NoReturn:
         raise ArtifactError(f"{self.where}: {self.path}: expected {expected}, got {_describe(self.value)}")
@@ -51,7 +69,7 @@ class Node:
         for name in self.open_object():
             if not name or "\0" in name:
                 self.refuse(f"member names must be non-empty and without U+0000, got {name!a}")
-        return {name: self._child(member_path(self.path, name), value) for name, value in self.value.items()}
+        return {name: self.child(name, value) for name, value in self.value.items()}
 
     def members(self, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Node]:
         """The members of an object that must have all of `required` and nothing beyond `optional`."""
@@ -63,12 +81,12 @@ class Node:
             if name not in required and name not in optional:
                 known = ", ".join((*required, *optional))
                 self.refuse(f"unknown member {name!a}; expected only {known}")
-        return {name: self._child(member_path(self.path, name), value) for name, value in present.items()}
+        return {name: self.child(name, value) for name, value in present.items()}
 
     def items(self, *, non_empty: bool = False) -> list[Node]:
         if not isinstance(self.value, list) or (non_empty and not self.value):
             self.fail("a non-empty array" if non_empty else "an array")
-        return [self._child(f"{self.path}[{i}]", value) for i, value in enumerate(self.value)]
+        return [self.child(index, value) for index, value in enumerate(self.value)]
 
     def integer(self, minimum: int = 0) -> int:
         """An exact integer in [minimum, 2^64 - 1]."""
@@ -87,13 +105,10 @@ class Node:
             self.fail("one of " + ", ".join(allowed))
         return self.value
 
-    def _child(self, path: str, value: Any) -> Node:
-        return Node(self.where, path, value)
-
 
 def parse(data: bytes, where: str) -> Node:
     """Parse UTF-8 JSON strictly; the root has the path `$`. Raises ArtifactError."""
-    root = Node(where, "$", None)
+    root = Node(where, None)
     duplicates: list[str] = []
     try:
         text = data.decode("utf-8")
@@ -111,13 +126,14 @@ def parse(data: bytes, where: str) -> Node:
         root.refuse(f"the directory is not valid JSON: {error}")
     # Only an escape can smuggle a surrogate past the UTF-8 decoder, so most files need no walk.
     if duplicates or "\\ud" in text or "\\uD" in text:
-        _refuse_hidden(Node(where, "$", value))
-    return Node(where, "$", value)
+        _refuse_hidden(Node(where, value))
+    return Node(where, value)
 
 
-def member_path(path: str, name: str) -> str:
-    """JSON path of a member; names that are no plain identifiers are quoted."""
-    return f"{path}.{name}" if name.isidentifier() and name.isascii() else f"{path}[{json.dumps(name)}]"
+def _step(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f".{key}" if key.isidentifier() and key.isascii() else f"[{json.dumps(key)}]"
 
 
 def _members(pairs: list[tuple[str, Any]], duplicates: list[str]) -> JsonObject | Duplicate:
@@ -155,10 +171,10 @@ def _walk(root: Node) -> Iterator[Node]:
 def _children(node: Node) -> Iterator[Node]:
     if isinstance(node.value, dict):
         for name, value in node.value.items():
-            yield Node(node.where, member_path(node.path, name), value)
+            yield node.child(name, value)
     else:
         for index, value in enumerate(node.value):
-            yield Node(node.where, f"{node.path}[{index}]", value)
+            yield node.child(index, value)
 
 
 def _encodable(text: str) -> bool:

@@ -86,11 +86,13 @@ def _check_object(reader: ArtifactReader, stored: StoredObject) -> Iterator[int]
     """Check one object block by block; yields the bytes checked so far."""
     if isinstance(stored, TensorObject):
         geometry = reader.geometry(stored.id)
-        validate_gaps(reader.source(stored.id), geometry, stored.id)
+        validate_gaps(reader.source(stored.id), geometry, _where(reader, stored))
         yield from _check_rows(reader, stored, geometry)
     else:
         if stored.encoding != RAW_BYTES:
-            raise ArtifactError(f"object {stored.id!r}: this release does not know the encoding {stored.encoding!r}")
+            raise ArtifactError(
+                f"{_where(reader, stored)}: this release does not know the encoding {stored.encoding!r}"
+            )
         reader.read_range(stored.id, stored.bytes - 1, stored.bytes)
 
 
@@ -103,8 +105,12 @@ def _check_rows(reader: ArtifactReader, stored: TensorObject, geometry: Geometry
     step = max(1, _BLOCK_BYTES // geometry.padded_columns)
     for row in range(0, geometry.rows, step):
         stop = min(row + step, geometry.rows)
-        validate_rows(read, geometry, row, stop, stored.id)
+        validate_rows(read, geometry, row, stop, _where(reader, stored))
         yield stored.bytes * stop // geometry.rows
+
+
+def _where(reader: ArtifactReader, stored: StoredObject) -> str:
+    return f"{reader.path}: object {stored.id!r}"
 
 
 def _auxiliary_problems(reader: ArtifactReader) -> list[str]:
@@ -124,7 +130,7 @@ def check_auxiliary(reader: ArtifactReader, use: Use, role: str, binding: Bindin
     Raises:
         ArtifactError: names the parameter, the role and the rule.
     """
-    where = f"use of {use.parameter!r} with input {use.input!r}: auxiliary {role!r}"
+    where = f"{reader.path}: use of {use.parameter!r} with input {use.input!r}: auxiliary {role!r}"
     if role == ACTIVATION_INPUT_DIVISOR:
         _require(reader, binding, Format.FP32, 1, f"{where} must be an fp32 scalar")
         value = float(reader.decode_binding(binding, (1,), where)[0])

@@ -84,7 +84,7 @@ def _edit(rng: np.random.Generator, node: Any) -> None:
     if choice == 0:
         del node[key]
     elif choice == 1 and type(child) is int:
-        node[key] = int(child + rng.integers(-300, 300))
+        node[key] = child + int(rng.integers(-300, 300))
     elif choice == 2 and isinstance(node, list):
         node.append(child)
     else:
