@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -17,7 +18,15 @@ from ninfer.runtime.core.stats import EngineStats
 from ninfer.runtime.instance import ModelInstance, Progress
 from ninfer.runtime.options import SettledOptions, settle
 from ninfer.runtime.scoring import DEFAULT_CONTEXT, DEFAULT_STRIDE, CausalScoreCore, ScoreReport, TokenScore
-from ninfer.types import ChatPrompt, EngineOptions, GenerationRequest, Message, Prompt
+from ninfer.types import (
+    ChatPrompt,
+    EngineOptions,
+    GenerationRequest,
+    Message,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,9 @@ class Engine:
         """End every request and release everything; `drain` lets accepted requests finish. Idempotent."""
         self._core.close(drain)
 
-    def generate(self, request: GenerationRequest | Prompt | str | Sequence[Message], **fields: Any) -> GenerationHandle:
+    def generate(
+        self, request: GenerationRequest | Prompt | str | Sequence[Message], **fields: Any
+    ) -> GenerationHandle:
         """Queue one generation and return its handle at once.
 
         A prompt, a conversation or plain text may be given instead of a GenerationRequest; a str is one user message.
@@ -102,7 +113,7 @@ class Engine:
             prepared,
             frontend.output_session(prepared, asked),
             asked.max_new_tokens,
-            frontend.resolve_sampling(asked, prepared),
+            frontend.resolve_sampling(asked, prepared, _draw_seed),
             top_logprobs=asked.top_logprobs,
             deadline=asked.deadline,
             session_key=asked.session_key,
@@ -183,7 +194,7 @@ class Scorer:
             RequestError: no text has two tokens, or a text cannot be encoded.
         """
         frontend = self._instance.frontend
-        encoded = ((name, frontend.encode_text(text)) for name, text in streams)
+        encoded = ((name, frontend.tokenizer.encode_plain(text)) for name, text in streams)
         return self._core.score(encoded, on_token, progress)
 
 
@@ -196,11 +207,17 @@ def _open(
     return instance, settled
 
 
-def _request(request: GenerationRequest | Prompt | str | Sequence[Message], fields: dict[str, Any]) -> GenerationRequest:
+def _draw_seed() -> int:
+    return secrets.randbits(64)
+
+
+def _request(
+    request: GenerationRequest | Prompt | str | Sequence[Message], fields: dict[str, Any]
+) -> GenerationRequest:
     if isinstance(request, GenerationRequest):
         return replace(request, **fields)
     if isinstance(request, str):
-        request = (Message("user", request),)
-    if isinstance(request, Sequence):
+        request = ChatPrompt((Message("user", request),))
+    if not isinstance(request, (TextPrompt, TokenPrompt, ChatPrompt)):
         request = ChatPrompt(tuple(request))
     return GenerationRequest(request, **fields)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ninfer.artifact.reader import ArtifactReader
-from ninfer.frontend.frontend import Frontend
+from ninfer.frontend import Frontend
 from ninfer.kernels.kv_cache import KvCodec
 from ninfer.kernels.sampling import allow_only
 from ninfer.models.qwen3_5.binding import Binder, read_config
@@ -88,8 +88,8 @@ class ModelInstance:
 
     def _selectable(self) -> torch.Tensor:
         """The bitset of tokens that may ever be chosen."""
-        banned = set(self.frontend.unselectable_token_ids())
         vocab = self.config.text.vocab_size
+        banned = set(self.frontend.unselectable_token_ids())
         return allow_only((token for token in range(vocab) if token not in banned), vocab)
 
 

@@ -62,7 +62,7 @@ class Gdn:
         c, tokens = self.config, mixed.shape[0]
         keys, values = (tokens, c.key_heads, c.key_dim), (tokens, c.value_heads, c.value_dim)
         q, k, v = arena.take(*keys), arena.take(*keys), arena.take(*values)
-        parts = mixed.split((c.key_width, c.key_width, c.value_width), dim=1)
+        parts = torch.split(mixed, [c.key_width, c.key_width, c.value_width], dim=1)
         for part, out in zip(parts, (q, k, v), strict=True):
             out.view(tokens, -1).copy_(part)
         return q, k, v
