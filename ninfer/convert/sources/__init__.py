@@ -1,0 +1,1 @@
+"""Checkpoint sources: safetensors files, Hugging Face directories, and codes that are already quantised."""
