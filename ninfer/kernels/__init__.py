@@ -19,5 +19,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-CATALOGUE: Mapping[str, str] = MappingProxyType({})
+from ninfer.kernels.argmax import argmax
+from ninfer.kernels.conv_silu import conv_silu
+from ninfer.kernels.embedding import embedding
+from ninfer.kernels.gated_rmsnorm import gated_rmsnorm
+from ninfer.kernels.gated_sigmoid import gated_sigmoid
+from ninfer.kernels.gdn import gdn, gdn_fold
+from ninfer.kernels.gdn_gates import gdn_gates
+from ninfer.kernels.kv_cache import kv_append
+from ninfer.kernels.linear import linear
+from ninfer.kernels.log_softmax_gather import log_softmax_gather, top_logprobs
+from ninfer.kernels.mlp import gate_up_swiglu, swiglu
+from ninfer.kernels.moe import moe_experts, moe_route, moe_shared_add
+from ninfer.kernels.paged_attention import paged_attention
+from ninfer.kernels.qk_norm_rope import qk_norm_rope
+from ninfer.kernels.rmsnorm import rmsnorm
+from ninfer.kernels.sampling import sample
+
+CATALOGUE: Mapping[str, str] = MappingProxyType(
+    {
+        "argmax": "ninfer.kernels.argmax",
+        "conv_silu": "ninfer.kernels.conv_silu",
+        "embedding": "ninfer.kernels.embedding",
+        "gate_up_swiglu": "ninfer.kernels.mlp",
+        "gated_rmsnorm": "ninfer.kernels.gated_rmsnorm",
+        "gated_sigmoid": "ninfer.kernels.gated_sigmoid",
+        "gdn": "ninfer.kernels.gdn",
+        "gdn_fold": "ninfer.kernels.gdn",
+        "gdn_gates": "ninfer.kernels.gdn_gates",
+        "kv_append": "ninfer.kernels.kv_cache",
+        "linear": "ninfer.kernels.linear",
+        "log_softmax_gather": "ninfer.kernels.log_softmax_gather",
+        "moe_experts": "ninfer.kernels.moe",
+        "moe_route": "ninfer.kernels.moe",
+        "moe_shared_add": "ninfer.kernels.moe",
+        "paged_attention": "ninfer.kernels.paged_attention",
+        "qk_norm_rope": "ninfer.kernels.qk_norm_rope",
+        "rmsnorm": "ninfer.kernels.rmsnorm",
+        "sample": "ninfer.kernels.sampling",
+        "swiglu": "ninfer.kernels.mlp",
+        "top_logprobs": "ninfer.kernels.log_softmax_gather",
+    }
+)
 """Op name -> the module that holds its contract, `oracle`, `cases` and `plan`."""
+
+__all__ = [
+    "CATALOGUE",
+    "argmax",
+    "conv_silu",
+    "embedding",
+    "gate_up_swiglu",
+    "gated_rmsnorm",
+    "gated_sigmoid",
+    "gdn",
+    "gdn_fold",
+    "gdn_gates",
+    "kv_append",
+    "linear",
+    "log_softmax_gather",
+    "moe_experts",
+    "moe_route",
+    "moe_shared_add",
+    "paged_attention",
+    "qk_norm_rope",
+    "rmsnorm",
+    "sample",
+    "swiglu",
+    "top_logprobs",
+]

@@ -13,6 +13,7 @@ class Route(enum.Enum):
     """One implementation of an op. Every route is held to the same oracle and the same exactness."""
 
     CPU_TORCH = "cpu_torch"
+    CPU_ONEDNN = "cpu_onednn"
 
 
 class DeviceKind(enum.Enum):

@@ -1,0 +1,48 @@
+"""embedding: rows of a stored table, by index.
+
+Math: out[t] = W[token_ids[t]].
+Shapes: token_ids [T]; W [V, H], see `weights.prepare_table`; out [T, H].
+Dtypes: token_ids int64; out fp32; W any format of the artifact but int32.
+Domain: 0 <= token_ids < V; any T >= 0.
+Effects: writes out.
+Workspace: the stored bytes of the T rows, and their codes.
+Numeric criterion: exact: the represented values, rounded to fp32 as the format says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import torch
+
+from ninfer.kernels.checks import check
+from ninfer.kernels.embedding import torch_cpu
+from ninfer.kernels.embedding.plan import plan
+from ninfer.kernels.routes import Problem, Route, device_kind
+
+if TYPE_CHECKING:
+    from ninfer.kernels.weights import TableWeight
+
+IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
+    {"embedding": MappingProxyType({Route.CPU_TORCH: torch_cpu.embedding})}
+)
+
+
+def embedding(token_ids: torch.Tensor, table: TableWeight, out: torch.Tensor) -> None:
+    """Write the table's rows at `token_ids` to out; see the module's contract.
+
+    Raises:
+        ValueError: a shape or dtype outside the contract, or an id outside the table.
+    """
+    tokens = token_ids.numel()
+    check("embedding", "token_ids", token_ids, (tokens,), torch.int64)
+    check("embedding", "out", out, (tokens, table.columns), torch.float32)
+    if tokens == 0:
+        return
+    low, high = torch.aminmax(token_ids)
+    if int(low) < 0 or int(high) >= table.rows:
+        raise ValueError(f"embedding: token ids must lie in [0, {table.rows}), got {int(low)} to {int(high)}")
+    route = plan(Problem(device_kind(out)))[0]
+    IMPLEMENTATIONS["embedding"][route](token_ids, table, out)
