@@ -19,5 +19,10 @@ Modules are the API; import from them:
               `.source`, `.decode_tensor`, `.decode_parameter`, `.decode_binding`, `.resource(role, component)`.
 - `writer`    `ArtifactWriter(path, directory, shard_limit, overwrite, progress)`: `.write(id, offset, data)`,
               `.write_rows(id, row, encoded)`, `.write_object(id, data)`, `.commit()`, `.abort()`; `check_disk_space`.
-- `validate`  `validate(data, format, shape, name)` and its row-wise form.
+- `validate`  `validate(data, format, shape, name)`, row-wise `validate_rows`, `validate_gaps`.
+- `verify`    `verify(reader, progress) -> VerifyReport` over every object; `check_auxiliary`.
+- `summary`   `summarise(directory) -> Summary`: bytes, elements and bits per weight by component and format.
+
+Arrays are NumPy: bf16 as uint16 bit patterns, FP8 and bytes as uint8, decoded values as float32 or int32.
+Every refusal is an `ArtifactError` that names the file, and the JSON path, object or parameter.
 """

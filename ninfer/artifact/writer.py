@@ -67,6 +67,7 @@ class ArtifactWriter:
         self.path = Path(path)
         self._overwrite = overwrite
         self._progress = progress
+        self._refuse_folder()
         self.plan = plan_files(directory, self.path, shard_limit)
         self.directory = parse_directory(self.plan.json, self.path)
         self._gaps = {stored.id: _gaps(stored) for stored in self.directory.objects}
@@ -166,9 +167,11 @@ class ArtifactWriter:
         if not self._discard.alive:
             raise ArtifactError(f"{self.path}: this writer is finished; start a new one")
 
-    def _refuse_existing(self) -> None:
-        if self.path.is_dir():
+    def _refuse_folder(self) -> None:
+        if self.path.is_dir() or not self.path.name:
             raise ArtifactError(f"{self.path}: this is a folder; give the name of the entry file to write")
+
+    def _refuse_existing(self) -> None:
         present = [target for target in self._targets if os.path.lexists(target)]
         if present and not self._overwrite:
             raise ArtifactError(f"{present[0]}: the file exists; choose another name or allow overwriting")

@@ -40,7 +40,8 @@ def round_to(kind: Kind, value: Fraction) -> Fraction | None:
     """`value` rounded to `kind`, to nearest even; None for an overflow to infinity."""
     if value == 0:
         return Fraction(0)
-    exponent = kind.min_exponent
+    below = abs(value.numerator).bit_length() - value.denominator.bit_length() - 1  # 2^below <= |value|
+    exponent = max(kind.min_exponent, below)
     while abs(value) >= Fraction(2) ** (exponent + 1):
         exponent += 1
     step = Fraction(2) ** (exponent - kind.mantissa)

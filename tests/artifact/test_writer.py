@@ -104,6 +104,16 @@ def test_existing_targets_are_refused_before_anything_is_written(sample: Sample,
         (tmp_path / name).unlink()
 
 
+def test_a_folder_as_target_is_refused(sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path, Path(), Path("..")):
+        with pytest.raises(ArtifactError, match="folder"):
+            sample.write(path, overwrite=True)
+    with pytest.raises(ArtifactError, match="No such file"):
+        sample.write(tmp_path / "missing" / "m.ninfer")
+    assert names(tmp_path) == []
+
+
 def test_a_target_that_appears_meanwhile_is_refused(sample: Sample, tmp_path: Path) -> None:
     path = tmp_path / "m.ninfer"
     with ArtifactWriter(path, sample.directory) as out:
