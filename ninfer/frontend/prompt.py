@@ -91,7 +91,7 @@ class PromptBuilder:
 
     def _layout(self, prompt: ChatPrompt, now: datetime) -> ChatLayout:
         template, variables = self._template(prompt), self._variables(prompt, opener=True)
-        rendering = template.render(variables, self._tokenizer.special_texts, now)
+        rendering = template.render(variables, now)
         controls = self._owned_controls(rendering.text, rendering.owned, variables)
         return ChatLayout(rendering.text, controls, self._tokenizer.encode(rendering.text, controls))
 
@@ -140,7 +140,7 @@ class PromptBuilder:
         return given[1]
 
     def _compile(self, source: str, where: str) -> ChatTemplate:
-        return ChatTemplate(source, where, self._tokenizer.mark_controls)
+        return ChatTemplate(source, where, self._tokenizer.mark_controls, self._tokenizer.special_texts)
 
     # --- The opening channel ---
 

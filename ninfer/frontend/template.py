@@ -24,7 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ninfer.errors import ConfigError, RequestError, RequestErrorKind
 from ninfer.frontend.ownership import mark_written_literals
 
-MAX_STEPS = 2_000_000
+MAX_STEPS = 200_000
 MAX_CHARACTERS = 32 * 1024 * 1024
 _MAX_BITS = 1 << 16
 _STEPS = "ninfer steps"  # no template can name a variable with a space in it
@@ -45,27 +45,29 @@ class Rendering:
 class ChatTemplate:
     """One compiled template. `where` names it in errors; `mark(text, marker)` marks the control tokens in a literal.
 
+    `written` are variables that hold special tokens (`eos_token`, …): what a template writes of them is its own.
     Raises ConfigError for a syntax error.
     """
 
-    def __init__(self, source: str, where: str, mark: Callable[[str, str], str]) -> None:
+    def __init__(self, source: str, where: str, mark: Callable[[str, str], str], written: Mapping[str, str]) -> None:
         self._source = source
         self._where = where
         self._mark = mark
+        self._written = written
         self._plain = _compile(source, where, lambda literal: literal)
         self._marked: tuple[str, jinja2.Template] | None = None
 
     def text(self, variables: Mapping[str, object], now: datetime) -> str:
         """The rendering alone. Raises RequestError (INVALID) with the template's own message when it refuses."""
-        return self._render(self._plain, variables, now)
+        return self._render(self._plain, {**self._written, **variables}, now)
 
-    def render(self, variables: Mapping[str, object], written: Mapping[str, str], now: datetime) -> Rendering:
-        """The rendering and its owned control tokens. `written` variables are special tokens the template may write."""
-        text = self._render(self._plain, {**written, **variables}, now)
+    def render(self, variables: Mapping[str, object], now: datetime) -> Rendering:
+        """The rendering and the control tokens in it that the template owns. Raises like `text`."""
+        text = self.text(variables, now)
         marker, template = self._marked_for(text)
-        marked_tokens = {name: self._mark(value, marker) for name, value in written.items()}
+        written = {name: self._mark(value, marker) for name, value in self._written.items()}
         try:
-            pieces = self._render(template, {**marked_tokens, **variables}, now).split(marker)
+            pieces = self._render(template, {**written, **variables}, now).split(marker)
         except RequestError:
             return Rendering(text, None)
         if "".join(pieces) != text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from datetime import datetime
 
@@ -70,6 +71,13 @@ def library_tokenizer(tags: bool = True) -> Tokenizer:
     visible = (*VISIBLE, *(TAGS if tags else ()))
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in visible])
     return tokenizer
+
+
+@functools.cache
+def byte_tokens() -> dict[int, int]:
+    """The token id of every single byte; the trainer gives the alphabet the first 256 ids."""
+    tokenizer = small_frontend().tokenizer
+    return {tokenizer.token_bytes(token_id)[0]: token_id for token_id in range(256)}
 
 
 def small_resources(tags: bool = True, **generation: object) -> dict[str, bytes]:

@@ -16,7 +16,9 @@ from ninfer.frontend.tokenizer import Tokenizer
 from tests.frontend.models import PADDING, SPECIAL, TAGS, VISIBLE, library_tokenizer, small_resources
 
 FRAGMENTS = st.one_of(
-    st.sampled_from((*SPECIAL, *VISIBLE, *TAGS, "<|im_", "end|>", "<", "\n\n", " ", "👩‍👩‍👧", "e\u0301", "漢字", "سلام")),
+    st.sampled_from(
+        (*SPECIAL, *VISIBLE, *TAGS, "<|im_", "end|>", "<", "\n\n", " ", "👩‍👩‍👧", "e\u0301", "漢字", "سلام")
+    ),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
 )
 TEXTS = st.lists(FRAGMENTS, max_size=8).map("".join)
@@ -44,9 +46,10 @@ def test_frontiers_count_the_tokens_before_each_control(frontend: Frontend, text
     assert [encoded.token_ids[frontier] for frontier in encoded.frontiers] == [span.token_id for span in spans]
     assert sum(token_id in tokenizer.added for token_id in encoded.token_ids) == len(spans)
     for span, frontier in zip(spans, encoded.frontiers, strict=True):
-        assert encoded.token_ids[:frontier] == tokenizer.encode(
-            text[: span.begin], [s for s in spans if s.end <= span.begin]
-        ).token_ids
+        assert (
+            encoded.token_ids[:frontier]
+            == tokenizer.encode(text[: span.begin], [s for s in spans if s.end <= span.begin]).token_ids
+        )
 
 
 @given(data=st.data())
@@ -57,7 +60,9 @@ def test_decoding_equals_the_library(frontend: Frontend, library: Library, data:
     assert visible == library.decode(ids, skip_special_tokens=True)
 
 
-@given(chunks=st.lists(st.one_of(st.binary(max_size=3), st.text(max_size=2).map(lambda t: t.encode("utf-8", "replace")))))
+@given(
+    chunks=st.lists(st.one_of(st.binary(max_size=3), st.text(max_size=2).map(lambda t: t.encode("utf-8", "replace"))))
+)
 def test_incremental_utf8_equals_decoding_the_whole(chunks: list[bytes]) -> None:
     texts, undecoded = [], b""
     for chunk in chunks:
