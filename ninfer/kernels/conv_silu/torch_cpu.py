@@ -10,6 +10,9 @@ from ninfer.kernels.exact import silu
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import take_starts
 
+_BLOCK = 1 << 17
+"""Elements computed at once, so that temporaries stay in the cache; the arithmetic is elementwise."""
+
 
 def conv_silu(
     x: torch.Tensor,
@@ -22,13 +25,14 @@ def conv_silu(
 ) -> None:
     """See the contract in the package's docstring."""
     take_starts(history, sources, targets)
-    kept = history.shape[1]
+    kept, block = history.shape[1], max(1, _BLOCK // x.shape[1])
     for row, target in enumerate(targets):
         begin, end = segments.offsets[row], segments.offsets[row + 1]
         columns = torch.cat((history[target], x[begin:end]))
-        _convolve(columns, weight, out[begin:end])
+        for first in range(begin, end, block):
+            last = min(first + block, end)
+            _convolve(columns[first - begin : last - begin + kept], weight, out[first:last])
         history[target].copy_(columns[columns.shape[0] - kept :])
-    out.copy_(silu(out))
 
 
 def _convolve(columns: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
@@ -36,3 +40,4 @@ def _convolve(columns: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) ->
     torch.mul(columns[:tokens], weight[0], out=out)
     for tap in range(1, weight.shape[0]):
         out.add_(columns[tap : tap + tokens] * weight[tap])
+    out.copy_(silu(out))

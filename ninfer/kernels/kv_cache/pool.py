@@ -23,8 +23,8 @@ class Plane:
 
     def read(self, pages: torch.Tensor) -> torch.Tensor:
         """The rows of pages int64 [n], decoded to fp32 [n, kv_heads, 64, head_dim]; a fresh tensor."""
-        codes = self.codes.index_select(0, pages)
-        return decode(self.row_format, codes, self.scales.index_select(0, pages))
+        scales = self.scales.index_select(0, pages) if self.scales.shape[-1] else self.scales
+        return decode(self.row_format, self.codes.index_select(0, pages), scales)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class _Tiles:
     Attributes:
         queries: fp32 [U, Hkv, n, 16, D], scaled; zeros where there is no query.
         positions: int64 [U, n, 16], of each query; -1 where there is none.
-        first, last: the lowest and highest position of a query.
+        first: no query of this piece is at a lower position.
         pages: int64 [U, pages], padded with pages that exist.
         lengths: per unit, the columns of its sequence that are written.
     """
@@ -41,7 +41,6 @@ class _Tiles:
     queries: torch.Tensor
     positions: torch.Tensor
     first: int
-    last: int
     pages: torch.Tensor
     lengths: tuple[int, ...]
 
@@ -87,20 +86,25 @@ def _split(
     queries: torch.Tensor, rows: list[int], tables: torch.Tensor, segments: Segments, group: int
 ) -> Iterator[_Tiles]:
     """Cut the tiles of a unit into pieces that `_attend` can hold."""
-    starts = torch.tensor([segments.starts[row] for row in rows])
-    counts = torch.tensor([segments.counts[row] for row in rows])
-    tokens = torch.arange(queries.shape[2] * _TILE) // group
-    positions = torch.where(tokens < counts[:, None], starts[:, None] + tokens, -1).view(len(rows), -1, _TILE)
-    lengths = tuple(segments.starts[row] + segments.counts[row] for row in rows)
-    used = torch.tensor([-(-length // PAGE_TOKENS) for length in lengths])
+    spans = [(segments.starts[row], segments.starts[row] + segments.counts[row]) for row in rows]
+    starts, lengths = torch.tensor(spans)[:, :, None].unbind(1)
+    positions = starts + torch.arange(queries.shape[2] * _TILE) // group
+    positions = torch.where(positions < lengths, positions, -1).view(len(rows), -1, _TILE)
     for begin in range(0, queries.shape[2], _TILE_PAGES):
-        piece = slice(begin, begin + _TILE_PAGES)
-        own = positions[:, piece]
-        last = int(own.max())
-        first = int(own.masked_fill(own < 0, last).min())
-        pages = tables[rows, : last // PAGE_TOKENS + 1].long()
-        pages = torch.where(torch.arange(pages.shape[1]) < used[:, None], pages, pages[:, :1])
-        yield _Tiles(queries[:, :, piece], own, first, last, pages, lengths)
+        end = begin + _TILE_PAGES
+        first = min(start for start, _ in spans) + begin * _TILE // group
+        end_position = max(min(length, start + -(-end * _TILE // group)) for start, length in spans)
+        pages = _page_ids(tables, rows, lengths, -(-end_position // PAGE_TOKENS))
+        ends = tuple(length for _, length in spans)
+        yield _Tiles(queries[:, :, begin:end], positions[:, begin:end], first, pages, ends)
+
+
+def _page_ids(tables: torch.Tensor, rows: list[int], lengths: torch.Tensor, width: int) -> torch.Tensor:
+    """The first `width` table entries of each row; a shorter row repeats its first page, all of it masked."""
+    if len(rows) == 1:
+        return tables[rows[0] : rows[0] + 1, :width].long()
+    pages = tables[rows, :width].long()
+    return torch.where(torch.arange(width) * PAGE_TOKENS < lengths, pages, pages[:, :1])
 
 
 def _attend(tiles: _Tiles, pool: KvPool) -> torch.Tensor:
