@@ -185,7 +185,7 @@ class ControlLoop:
         if candidate is None:
             return False
         self.counters.admission_attempts += 1
-        self._decide(candidate, self._resources.choose(candidate.record.demand))
+        self._decide(candidate, self._resources.choose(candidate.record))
         return True
 
     def _decide(self, candidate: Candidate, choice: Choice) -> None:
@@ -206,7 +206,7 @@ class ControlLoop:
         protection = candidate.protection
         if protection is None:
             return True
-        return self._resources.proves_backfill(protection.head.demand, tuple(protection.donors), choice)
+        return self._resources.proves_backfill(protection.head, tuple(protection.donors), choice)
 
     def _materialise(self, candidate: Candidate, choice: Choice) -> None:
         record = candidate.record

@@ -7,6 +7,7 @@ No physical quantity is mirrored here.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ninfer.runtime.core.program import (
@@ -17,11 +18,11 @@ from ninfer.runtime.core.program import (
     ResourceOutcome,
     ResourceResult,
     RunningTransaction,
-    SequenceDemand,
     SequenceHandle,
     StalePlan,
     TerminalChoice,
 )
+from ninfer.runtime.core.request import RequestRecord
 
 
 class InvariantBroken(Exception):
@@ -81,14 +82,14 @@ class ResourceManager:
 
     # --- admission ---
 
-    def choose(self, demand: SequenceDemand) -> Choice:
+    def choose(self, record: RequestRecord) -> Choice:
         """Choose source and end state for a waiting request. No side effects."""
-        target = self._root(demand)
+        target = MaterialisationTarget(record.demand)
         return Choice(target, self._program.assess(target))
 
-    def proves_backfill(self, head: SequenceDemand, donors: tuple[SequenceHandle, ...], borrower: Choice) -> bool:
+    def proves_backfill(self, head: RequestRecord, donors: Sequence[SequenceHandle], borrower: Choice) -> bool:
         """May `borrower` pass the blocked head? Program's word holds for the present revision."""
-        return self._program.proves_backfill(head, donors, borrower.target)
+        return self._program.proves_backfill(head.demand, donors, borrower.target)
 
     def begin_materialisation(self, choice: Choice, revision: int) -> tuple[int, RunningTransaction]:
         """Claim a lane and start the transition that `choice` was judged for under `revision`.
@@ -139,6 +140,3 @@ class ResourceManager:
     def clear(self) -> None:
         """Forget every lane (Engine failure; Program has released everything)."""
         self._lanes = [Lane() for _ in self._lanes]
-
-    def _root(self, demand: SequenceDemand) -> MaterialisationTarget:
-        return MaterialisationTarget(demand)

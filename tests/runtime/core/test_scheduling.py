@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import cast
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
+from ninfer.runtime.core.program import SequenceDemand, SequenceHandle
 from ninfer.types import FinishReason
-from tests.fakes import FakeOutput, FakeSequence, ScriptedProgram
+from tests.fakes import GREEDY, FakeOutput, FakeSequence, ScriptedProgram, prompt_of
 from tests.runtime.core.support import Bench, bench, expected, finish_of, rounds
 
 
@@ -264,4 +268,44 @@ def test_an_infeasible_borrower_fails_without_waiting_for_the_head() -> None:
     assert finish_of(hopeless).reason is FinishReason.ERROR
     assert not handles[0].finished
     b.settle()
+    b.check_clean()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lanes=st.integers(2, 4),
+    pages=st.integers(6, 12),
+    shapes=st.lists(st.tuples(st.integers(1, 8), st.integers(1, 20), st.integers(0, 4)), min_size=3, max_size=12),
+)
+def test_the_end_of_its_donors_always_lets_a_blocked_head_in(
+    lanes: int, pages: int, shapes: list[tuple[int, int, int]]
+) -> None:
+    """Donors by Program's books: whoever was active when the head was first turned away."""
+    program = ScriptedProgram(lanes=lanes, pages=pages, page_tokens=4, max_context=40)
+    b = bench(pending=20, program=program)
+    donors: dict[int, set[SequenceHandle]] = {}
+    queue: list[int] = []
+
+    def observe() -> None:
+        operation, *details = program.log[-1]
+        if operation == "seal":
+            queue.remove(cast(int, details[0]))
+        if operation == "assess" and details[0] == queue[0]:
+            active = set(program.sequences)
+            incumbents = donors.setdefault(queue[0], active)
+            if not incumbents & active:
+                demand = SequenceDemand(prompt_of(*shape_of[queue[0]]), new_of[queue[0]], GREEDY)
+                assert program.pages_of(demand) <= program.free_pages
+
+    fitting = [(prompt, new, steps) for prompt, new, steps in shapes if prompt + new <= 4 * pages]
+    shape_of = {100 * number: (prompt, 100 * number) for number, (prompt, _, _) in enumerate(fitting)}
+    new_of = {100 * number: new for number, (_, new, _) in enumerate(fitting)}
+    program.observer = observe
+    handles = []
+    for number, (prompt, new, steps) in enumerate(fitting):
+        queue.append(100 * number)
+        handles.append(b.submit(prompt=prompt, new=new, first=100 * number))
+        b.step(steps)
+    b.settle()
+    assert all(handle.result().finish_reason is FinishReason.LENGTH for handle in handles)
     b.check_clean()

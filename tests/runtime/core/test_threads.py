@@ -229,6 +229,7 @@ def test_a_closed_event_loop_does_not_disturb_the_worker() -> None:
         handle = _submit(core, 1, 2)
         assert reached.wait(30)
         loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # it would report the task that it leaves behind
         waiting = loop.create_task(handle.aresult())
 
         async def breathe() -> None:
