@@ -5,13 +5,14 @@ Commands call through the module (`factories.open_engine(...)`), which is the on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ninfer.types import EngineOptions, Prompt
 
 if TYPE_CHECKING:
+    from ninfer.convert import ConvertProgress, ConvertReport
     from ninfer.engine import Engine, RenderedPrompt, Scorer
 
 Report = Callable[[str, int, int], None]
@@ -24,16 +25,32 @@ def open_engine(model: Path, options: EngineOptions, report: Report) -> Engine:
     return Engine(model, options, progress=report)
 
 
-def open_scorer(model: Path, options: EngineOptions, context: int, stride: int) -> Scorer:
+def open_scorer(model: Path, options: EngineOptions, context: int, stride: int, report: Report) -> Scorer:
     """Load a model for scoring in windows of `context` tokens that advance by `stride`."""
     from ninfer import Scorer
 
-    return Scorer(model, options, context=context, stride=stride)
+    return Scorer(model, options, context=context, stride=stride, progress=report)
 
 
-def render(model: Path, prompt: Prompt, report: Report) -> RenderedPrompt:
-    """The text and token ids of a prompt, as the model's own tokenizer and template make them."""
-    from ninfer import Engine
+def render(model: Path, prompt: Prompt) -> RenderedPrompt:
+    """The text and token ids of a prompt, from the model's tokenizer and template; the weights stay unread."""
+    from ninfer.artifact.reader import ArtifactReader
+    from ninfer.engine import RenderedPrompt
+    from ninfer.frontend.frontend import Frontend
+    from ninfer.models.qwen3_5.binding import read_config
+    from ninfer.models.qwen3_5.inventory import RESOURCE_ROLES
 
-    with Engine(model, EngineOptions(), progress=report) as engine:
-        return engine.render(prompt)
+    with ArtifactReader.open(model) as reader:
+        config = read_config(reader.directory, str(model))
+        resources = {role: reader.resource(role) for role in RESOURCE_ROLES["text"]}
+    prepared = Frontend(resources, config.text.vocab_size).prepare(prompt)
+    return RenderedPrompt(prepared.text, prepared.token_ids)
+
+
+def convert(
+    source: Path, out: Path, progress: Callable[[ConvertProgress], None], settings: Mapping[str, Any]
+) -> ConvertReport:
+    """Convert a checkpoint; `settings` are keyword arguments of `ninfer.convert.convert`."""
+    from ninfer.convert import convert
+
+    return convert(source, out, progress=progress, **settings)

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from ninfer import __version__
 from ninfer.cli.commands.bench import bench
 from ninfer.cli.commands.chat import chat
+from ninfer.cli.commands.convert import convert, with_proposal_rows
 from ninfer.cli.commands.doctor import doctor
 from ninfer.cli.commands.inspect import inspect
 from ninfer.cli.commands.run import run as run_command
@@ -27,6 +28,8 @@ class GuardedGroup(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         arguments = list(sys.argv[1:] if args is None else args)
+        if "convert" in arguments[:2]:
+            arguments = with_proposal_rows(arguments)
         extra["standalone_mode"] = False
         body = super().main
         sys.exit(guarded(lambda: body(arguments, *rest, **extra), debug="--debug" in arguments))
@@ -49,7 +52,7 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in (inspect, run_command, chat, tokenize, score, bench, doctor):
+for command in (convert, inspect, run_command, chat, tokenize, score, bench, doctor):
     app.command(name=command.__name__)(spread(command))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -85,7 +86,7 @@ def _score(
     with (
         _token_lines(token_logprobs) as lines,
         ProgressBar() as bar,
-        factories.open_scorer(model, options, context, stride) as scorer,
+        factories.open_scorer(model, options, context, stride, bar.report) as scorer,
     ):
         return scorer.score(streams, on_token=None if lines is None else _line_writer(lines), progress=bar.report)
 
@@ -127,9 +128,14 @@ def _numbers(item: StreamScore) -> dict[str, object]:
     return {
         "tokens": item.tokens,
         "scored_tokens": item.scored_tokens,
-        "mean_nll": item.mean_nll,
-        "perplexity": item.perplexity,
+        "mean_nll": _finite(item.mean_nll),
+        "perplexity": _finite(item.perplexity),
     }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN (nothing scored) and no infinity (hopeless predictions)."""
+    return value if math.isfinite(value) else None
 
 
 def _print_table(report: ScoreReport) -> None:

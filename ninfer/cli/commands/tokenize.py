@@ -14,7 +14,6 @@ from ninfer.cli.failures import UsageMistake
 from ninfer.cli.flags import ModelFlags, TemplateFlags
 from ninfer.cli.models import model_of
 from ninfer.cli.outputs import print_json
-from ninfer.cli.progress import ProgressBar
 from ninfer.cli.prompts import chat_prompt, read_conversation, require_one, text_argument
 from ninfer.types import JsonValue, Prompt, TextPrompt
 
@@ -53,8 +52,7 @@ def tokenize(
         else _chat(messages or "", tools, template, arguments)
     )
     path = model_of(model)
-    with ProgressBar() as bar:
-        rendered = factories.render(path, prompt, bar.report)
+    rendered = factories.render(path, prompt)
     shown = rendered.text if rendered.text is not None else text or ""
     if json:
         print_json({"text": shown, "ids": list(rendered.token_ids)})

@@ -1,0 +1,73 @@
+"""Fixed points against a server of known speed, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from ninfer.bench.micro import STANDARD_POINTS, MicroPoint, MicroResult, chosen_points, decode_rate, measure
+from ninfer.bench.replay import Outcome, RequestRecord
+from ninfer.errors import RequestError
+from ninfer.types import CacheUse
+from tests.bench.fakes import FakeServer
+from tests.bench.virtual_time import run
+
+
+def measured(server_of: dict[str, float], points: tuple[MicroPoint, ...], repeat: int = 2) -> list[MicroResult]:
+    async def body() -> list[MicroResult]:
+        server = FakeServer(**server_of)  # type: ignore[arg-type]
+        results = await measure(points, server.stream, range(40), repeat, lambda record: None)
+        assert all(request.cache is CacheUse.DISABLED for _, request in server.started)
+        assert all(request.stops.ignore_eos for _, request in server.started)
+        assert len(server.started) == sum(point.batch for point in points) * (repeat + 1)
+        return results
+
+    return run(body())
+
+
+def test_prefill_speed_is_prompt_tokens_per_second() -> None:
+    [result] = measured({"prefill": 0.02}, (MicroPoint(64, 1, 1),))
+    assert result.median == pytest.approx(50)
+    assert result.slowest == pytest.approx(50)
+    assert result.fastest == pytest.approx(50)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 8])
+def test_decode_speed_counts_every_lane(batch: int) -> None:
+    [result] = measured({"decode": 0.1}, (MicroPoint(16, 32, batch),))
+    assert result.median == pytest.approx(10 * batch, rel=0.02)
+
+
+def record(*times: float) -> RequestRecord:
+    return RequestRecord(0, Outcome.COMPLETED, 0.0, times[-1], times)
+
+
+def test_decode_speed_is_taken_where_all_lanes_run() -> None:
+    early, late = record(1.0, 2.0, 3.0, 4.0, 5.0), record(3.0, 4.0, 5.0, 6.0, 7.0)
+    # All lanes run from 3 to 5: two tokens each in two seconds.
+    assert decode_rate([early, late]) == pytest.approx(2.0)
+
+
+def test_decode_speed_without_a_common_window_spans_everything() -> None:
+    assert decode_rate([record(1.0, 2.0), record(3.0, 5.0)]) == pytest.approx(3 / 4)
+
+
+def test_a_failing_request_fails_the_measurement() -> None:
+    async def body() -> None:
+        server = FakeServer(refuse=frozenset({0}))
+        await measure((MicroPoint(8, 1, 1),), server.stream, range(9), 1, lambda record: None)
+
+    with pytest.raises(RequestError, match="pp8: queue full"):
+        run(body())
+
+
+def test_points_have_the_fields_usual_names() -> None:
+    assert [point.name for point in STANDARD_POINTS] == [
+        "pp64",
+        "pp256",
+        "tg32 B=1",
+        "tg32 B=2",
+        "tg32 B=4",
+        "tg32 B=8",
+    ]
+    assert chosen_points(100, None, 1) == (MicroPoint(100, 1, 1),)
+    assert [point.name for point in chosen_points(100, 20, 4)] == ["pp100", "tg20 B=4"]

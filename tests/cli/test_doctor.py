@@ -1,0 +1,67 @@
+"""`ninfer doctor`: facts, checked against independent sources where there are any."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from ninfer.cli import machine
+from tests.cli.conftest import Invoke
+
+
+def test_json_is_one_object_of_facts(invoke: Invoke) -> None:
+    report = json.loads(invoke("doctor", "--json").stdout)
+    assert report["python"] == platform.python_version()
+    assert report["libraries"]["torch"] == version("torch")
+    assert report["libraries"]["numpy"] == version("numpy")
+    assert report["cpu"]["logical_cores"] == os.cpu_count()
+    assert 1 <= report["cpu"]["physical_cores"] <= report["cpu"]["logical_cores"]
+    assert [device["name"] for device in report["devices"]] == ["cpu", "cuda"]
+    assert report["devices"][0]["usable"] is True
+
+
+def test_tables_show_the_same(invoke: Invoke) -> None:
+    shown = invoke("doctor").stdout
+    for word in ("processor", "C++ compiler", "torch", "numpy", "cuda", platform.python_version()):
+        assert word in shown
+
+
+def test_memory_agrees_with_the_operating_system() -> None:
+    found = machine.read_memory()
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert found is not None
+    assert found.total_bytes == pytest.approx(pages, rel=0.02)
+    assert 0 < found.available_bytes <= found.total_bytes
+
+
+def test_gpus_and_compilers_come_from_their_own_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, output in (("nvidia-smi", "NVIDIA H200, 580.1, 143771 MiB"), ("c++", "c++ 99.1")):
+        tool = tmp_path / name
+        tool.write_text(f"#!/bin/sh\necho '{output}'\n")
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    found = machine.examine()
+    assert found.gpus == ("NVIDIA H200, 580.1, 143771 MiB",)
+    assert found.compiler == "c++ 99.1"
+
+
+def test_a_bare_machine_is_reported_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    found = machine.examine()
+    assert found.gpus == ()
+    assert found.compiler is None
+
+
+def test_missing_libraries_have_no_version() -> None:
+    assert machine.installed("no-such-distribution") is None
+
+
+def test_the_processor_name_comes_from_cpuinfo() -> None:
+    assert machine.cpu_model("processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\nflags\t: avx2\n") == "Fast CPU @ 3 GHz"
