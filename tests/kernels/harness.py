@@ -107,15 +107,21 @@ def assert_rows_independent(
         counts: numbers of rows to try. Each is run in order, reversed, and as a shuffle with repeats.
     """
     population = rows[0].shape[0]
-    alone = [op(*(x[i : i + 1].clone() for x in rows)) for i in range(population)]
+    singles = [op(*(x[i : i + 1].clone() for x in rows)) for i in range(population)]
+    alone = [torch.cat(outputs) for outputs in zip(*singles, strict=True)]
     generator = torch.Generator().manual_seed(population)
     for count in counts:
         ordered = torch.arange(count) % population
         shuffled = torch.randint(population, (count,), generator=generator)
         for picks in (ordered, ordered.flip(0), shuffled):
             together = op(*(x[picks].contiguous() for x in rows))
-            for position, pick in enumerate(picks.tolist()):
-                for got, want in zip(together, alone[pick], strict=True):
-                    assert same_bits(got[position : position + 1], want), (
-                        f"row {pick} at position {position} of {count} differs from the row alone"
-                    )
+            for got, wanted in zip(together, alone, strict=True):
+                if not same_bits(got, wanted[picks]):
+                    raise AssertionError(_first_difference(got, wanted, picks))
+
+
+def _first_difference(got: torch.Tensor, alone: torch.Tensor, picks: torch.Tensor) -> str:
+    for position, pick in enumerate(picks.tolist()):
+        if not same_bits(got[position : position + 1], alone[pick : pick + 1]):
+            return f"row {pick} at position {position} of {len(picks)} differs from the row alone"
+    raise AssertionError("no row differs")

@@ -41,10 +41,12 @@ def test_folder_has_oracle_cases_and_plan(module: str) -> None:
     oracle, cases, plan = (importlib.import_module(f"{module}.{part}") for part in ("oracle", "cases", "plan"))
     functions = inspect.getmembers(oracle, inspect.isfunction)
     assert any(f.__module__ == oracle.__name__ and not name.startswith("_") for name, f in functions)
-    assert cases.CASES and set(cases.CASES) <= {op for op, home in CATALOGUE.items() if home == module}
+    assert cases.CASES
+    assert set(cases.CASES) <= {op for op, home in CATALOGUE.items() if home == module}
     for named in cases.CASES.values():
         names = [case.name for case in named]
-        assert names and len(names) == len(set(names))
+        assert names
+        assert len(names) == len(set(names))
     assert callable(plan.plan)
 
 

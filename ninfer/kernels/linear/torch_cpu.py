@@ -1,10 +1,14 @@
-"""linear with torch's own matrix product over a dense fp32 weight, in row tiles; see `tiles` for why."""
+"""linear with torch's own product over a dense fp32 weight, one row at a time: for builds of torch without oneDNN.
+
+Libraries choose another kernel, and with it another order of additions, for another number of rows: torch's `x @ W.T`
+(MKL) gives a row different bits among 1, 2 or 3 rows than among 4 or more, with two threads also among 5, 6 or 7, and
+for some odd shapes, such as [5 -> 4] and [65 -> 5], even at another position among always eight rows. So every row is
+its own call, with its operands at the same alignment: equal by construction, and as fast as a lone row can be.
+"""
 
 from __future__ import annotations
 
 import torch
-
-from ninfer.kernels.linear.tiles import multiply_by_tiles
 
 
 def prepare(dense: torch.Tensor) -> torch.Tensor:
@@ -14,5 +18,10 @@ def prepare(dense: torch.Tensor) -> torch.Tensor:
 
 def linear(x: torch.Tensor, matrix: torch.Tensor, out: torch.Tensor, residual: torch.Tensor | None) -> None:
     """See the contract in the package's docstring; `matrix` comes from `prepare`."""
-    transposed = matrix.t()
-    multiply_by_tiles(x, lambda tile: torch.mm(tile, transposed), out, residual)
+    vector, product = x.new_empty(matrix.shape[1]), x.new_empty(matrix.shape[0])
+    for row in range(len(x)):
+        torch.mv(matrix, vector.copy_(x[row]), out=product)
+        if residual is None:
+            out[row] = product
+        else:
+            torch.add(product, residual[row], out=out[row])

@@ -32,7 +32,7 @@ def moe_experts(
     for expert, places in places_of.items():
         index = torch.tensor(places)
         results[index] = _expert(x.index_select(0, index // top_k), experts, expert)
-    _add_in_order(results.view(rows, top_k, -1), weights, out)
+    _add_in_order(results.view(rows, top_k, x.shape[1]), weights, out)
 
 
 def moe_shared_add(shared: torch.Tensor, score: torch.Tensor, out: torch.Tensor) -> None:

@@ -1,0 +1,199 @@
+"""rmsnorm, gated_sigmoid, swiglu and gate_up_swiglu against their oracles; rows that do not depend on the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from ninfer.kernels import exact, gate_up_swiglu, gated_sigmoid, linear, rmsnorm, swiglu
+from ninfer.kernels.gated_sigmoid import IMPLEMENTATIONS as GATE_ROUTES
+from ninfer.kernels.gated_sigmoid import cases as gate_cases
+from ninfer.kernels.gated_sigmoid import oracle as gate_oracle
+from ninfer.kernels.gated_sigmoid.plan import plan as gate_plan
+from ninfer.kernels.mlp import IMPLEMENTATIONS as MLP_ROUTES
+from ninfer.kernels.mlp import cases as mlp_cases
+from ninfer.kernels.mlp import oracle as mlp_oracle
+from ninfer.kernels.mlp.plan import plan as mlp_plan
+from ninfer.kernels.rmsnorm import IMPLEMENTATIONS as NORM_ROUTES
+from ninfer.kernels.rmsnorm import cases as norm_cases
+from ninfer.kernels.rmsnorm import oracle as norm_oracle
+from ninfer.kernels.rmsnorm.plan import plan as norm_plan
+from ninfer.kernels.routes import DeviceKind, Problem
+from ninfer.kernels.tolerances import ELEMENTWISE, MATMUL_CHAIN, ROW_NORM
+from ninfer.kernels.weights import prepare_linear
+from tests.kernels.harness import ROW_COUNTS, Trial, assert_rows_independent, conform, poisoned, same_bits
+from tests.kernels.weight_samples import fp32_view, fp32_weight, normal, represented
+
+CPU = Problem(DeviceKind.CPU)
+WIDTHS = [1, 2, 3, 7, 8, 9, 31, 64, 100, 257, 1024, 2048, 5121]
+
+
+@pytest.mark.parametrize("case", norm_cases.CASES["rmsnorm"], ids=lambda case: case.name)
+def test_rmsnorm_matches_the_oracle(case: norm_cases.Case) -> None:
+    x, weight = normal(case.rows, case.columns, spread=case.spread), normal(case.columns, seed=1)
+    out = poisoned(case.rows, case.columns)
+    trial = Trial(
+        {"x": x, "weight": weight},
+        {"out": out},
+        lambda route: NORM_ROUTES["rmsnorm"][route](x, weight, 1e-6, case.offset, out),
+        {"out": norm_oracle.rmsnorm(x.numpy(), weight.numpy(), 1e-6, case.offset)},
+        {"out": ROW_NORM},
+    )
+    conform(trial, norm_plan(CPU))
+
+
+@pytest.mark.parametrize("case", gate_cases.CASES["gated_sigmoid"], ids=lambda case: case.name)
+def test_gated_sigmoid_matches_the_oracle(case: gate_cases.Case) -> None:
+    x, gate = normal(case.rows, case.columns), normal(case.rows, case.columns, seed=1, spread=case.spread)
+    out = poisoned(case.rows, case.columns)
+    trial = Trial(
+        {"x": x, "gate": gate},
+        {"out": out},
+        lambda route: GATE_ROUTES["gated_sigmoid"][route](x, gate, out),
+        {"out": gate_oracle.gated_sigmoid(x.numpy(), gate.numpy())},
+        {"out": ELEMENTWISE},
+    )
+    conform(trial, gate_plan(CPU))
+
+
+@pytest.mark.parametrize("case", mlp_cases.CASES["swiglu"], ids=lambda case: case.name)
+def test_swiglu_matches_the_oracle(case: mlp_cases.Case) -> None:
+    gate_up, out = normal(case.rows, 2 * case.products, spread=3.0), poisoned(case.rows, case.products)
+    trial = Trial(
+        {"gate_up": gate_up},
+        {"out": out},
+        lambda route: MLP_ROUTES["swiglu"][route](gate_up, out),
+        {"out": mlp_oracle.swiglu(gate_up.numpy())},
+        {"out": ELEMENTWISE},
+    )
+    conform(trial, mlp_plan(CPU))
+
+
+@pytest.mark.parametrize("case", mlp_cases.CASES["gate_up_swiglu"], ids=lambda case: case.name)
+def test_gate_up_swiglu_matches_the_oracle(case: mlp_cases.Case) -> None:
+    stored = fp32_view(2 * case.products, case.columns, seed=1)
+    x, weight, out = normal(case.rows, case.columns), prepare_linear([stored]), poisoned(case.rows, case.products)
+    trial = Trial(
+        {"x": x, "weight": stored.data},
+        {"out": out},
+        lambda route: MLP_ROUTES["gate_up_swiglu"][route](x, weight, out),
+        {"out": mlp_oracle.gate_up_swiglu(x.numpy(), represented(stored))},
+        {"out": MATMUL_CHAIN},
+    )
+    conform(trial, mlp_plan(CPU))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_rows_have_their_own_bits(width: int) -> None:
+    _assert_rows_have_their_own_bits(width, ROW_COUNTS)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("width", [2048, 5121])
+def test_rows_have_their_own_bits_with_two_threads(width: int) -> None:
+    _assert_rows_have_their_own_bits(width, (7, 33))
+
+
+def _assert_rows_have_their_own_bits(width: int, counts: Sequence[int]) -> None:
+    weight, x, gate = normal(width, seed=5), normal(9, width, spread=3.0), normal(9, width, seed=1, spread=3.0)
+
+    def norm(rows: torch.Tensor) -> tuple[torch.Tensor]:
+        out = poisoned(*rows.shape)
+        rmsnorm(rows, weight, 1e-6, True, out)
+        return (out,)
+
+    def gated(rows: torch.Tensor, gates: torch.Tensor) -> tuple[torch.Tensor]:
+        out = poisoned(*rows.shape)
+        gated_sigmoid(rows, gates, out)
+        return (out,)
+
+    def product(rows: torch.Tensor, others: torch.Tensor) -> tuple[torch.Tensor]:
+        out = poisoned(*rows.shape)
+        swiglu(torch.cat((rows, others), dim=1), out)
+        return (out,)
+
+    assert_rows_independent(norm, x, counts=counts)
+    assert_rows_independent(gated, x, gate, counts=counts)
+    assert_rows_independent(product, x, gate, counts=counts)
+
+
+def test_gate_up_swiglu_rows_have_their_own_bits() -> None:
+    weight = fp32_weight(62, 100, seed=1)
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor]:
+        out = poisoned(len(x), 31)
+        gate_up_swiglu(x, weight, out)
+        return (out,)
+
+    assert_rows_independent(run, normal(9, 100))
+
+
+def test_gate_up_swiglu_is_linear_then_swiglu() -> None:
+    weight, x = fp32_weight(62, 100, seed=1), normal(11, 100)
+    fused, between, apart = poisoned(11, 31), poisoned(11, 62), poisoned(11, 31)
+    gate_up_swiglu(x, weight, fused)
+    linear(x, weight, between)
+    swiglu(between, apart)
+    assert same_bits(fused, apart)
+
+
+def test_outputs_may_replace_their_input() -> None:
+    x, weight, gate, wanted = normal(3, 65), normal(65, seed=1), normal(3, 65, seed=2), poisoned(3, 65)
+    rmsnorm(x, weight, 1e-6, False, wanted)
+    replaced = x.clone()
+    rmsnorm(replaced, weight, 1e-6, False, replaced)
+    assert same_bits(replaced, wanted)
+    gated_sigmoid(x, gate, wanted)
+    replaced = x.clone()
+    gated_sigmoid(replaced, gate, replaced)
+    assert same_bits(replaced, wanted)
+
+
+@pytest.mark.parametrize("function", [exact.sigmoid, exact.silu, exact.softplus, exact.row_sum])
+@pytest.mark.parametrize("width", [1, 5, 33, 4096, 4097])
+def test_exact_functions_do_not_see_the_shape_or_strides(
+    function: Callable[[torch.Tensor], torch.Tensor], width: int
+) -> None:
+    assert_rows_independent(lambda x: (function(x),), normal(5, width, spread=3.0), counts=(1, 2, 7, 40))
+    x = normal(3, 2 * width + 1)[:, 1 : width + 1]
+    assert same_bits(function(x), function(x.contiguous()))
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("function", [exact.sigmoid, exact.silu, exact.softplus, exact.row_sum])
+def test_exact_functions_do_not_see_the_threads(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = normal(3, 40001, spread=3.0)
+    together = function(x)
+    assert same_bits(function(x[1:2].clone()), together[1:2])
+    torch.set_num_threads(1)
+    assert same_bits(function(x), together)
+
+
+@pytest.mark.parametrize(
+    ("function", "reference"),
+    [
+        (exact.sigmoid, torch.sigmoid),
+        (exact.silu, torch.nn.functional.silu),
+        (exact.softplus, torch.nn.functional.softplus),
+    ],
+)
+def test_exact_functions_are_accurate_over_the_whole_range(
+    function: Callable[[torch.Tensor], torch.Tensor], reference: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    x = torch.linspace(-87, 87, 40001)
+    wanted = reference(x.double())
+    assert ((function(x).double() - wanted).abs() <= 4e-7 * wanted.abs() + 1e-37).all()
+    assert function(torch.tensor([-1e4, 1e4])).isfinite().all()
+
+
+def test_wrong_shapes_name_op_and_argument() -> None:
+    with pytest.raises(ValueError, match=r"rmsnorm: weight must be .* \[4\]"):
+        rmsnorm(normal(2, 4), normal(3), 1e-6, True, poisoned(2, 4))
+    with pytest.raises(ValueError, match="gated_sigmoid: gate must be"):
+        gated_sigmoid(normal(2, 4), normal(2, 5), poisoned(2, 4))
+    with pytest.raises(ValueError, match="swiglu: gate_up must be"):
+        swiglu(normal(2, 7), poisoned(2, 4))
+    with pytest.raises(ValueError, match="as many up rows as gate rows"):
+        gate_up_swiglu(normal(2, 4), fp32_weight(3, 4, seed=1), poisoned(2, 1))
