@@ -89,7 +89,7 @@ def _pieces(model: QwenModel, recipe: Recipe, spec: ParameterSpec) -> tuple[Piec
     pieces = []
     for segment in recipe.segments(spec.name):
         chosen = segment.assignment
-        whole = model.data(spec, chosen.source, chosen.method)
+        whole = model.data(spec, chosen.source, chosen.method, chosen.format)
         if whole.rows != spec.shape[0]:
             raise ConfigError(f"{spec.name}: the source has {whole.rows} rows, the config needs {spec.shape[0]}")
         data = sliced(whole, segment.begin, segment.end)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ninfer.artifact.formats import Format
 from ninfer.convert.data import Data, PlainData
 from ninfer.convert.methods import Method, import_encoded
 from ninfer.convert.qwen3_5.draft_source import draft_from_hf
@@ -57,10 +58,10 @@ class QwenModel:
     def groups(self) -> tuple[PackingGroup, ...]:
         return packing_groups(self.config)
 
-    def data(self, spec: ParameterSpec, source: str | None, method: Method) -> Data:
+    def data(self, spec: ParameterSpec, source: str | None, method: Method, fmt: Format) -> Data:
         """All rows of a parameter, checked but not read. Raises `ConfigError` naming tensor and parameter."""
         if self.proposal is None or spec.component != "proposal":
-            return self.sources.data(spec, source, method)
+            return self.sources.data(spec, source, method, fmt)
         if spec.name == "proposal/token_ids":
             return PlainData(ConstantRows(np.array(self.proposal, np.int32).reshape(-1, 1)))
         if method is import_encoded:

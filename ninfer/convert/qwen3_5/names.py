@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ninfer.artifact.floats import U16
+from ninfer.artifact.formats import Format
 from ninfer.convert.data import Data, Fp8Data, Nvfp4Data, PlainData
 from ninfer.convert.methods import Method, import_encoded
 from ninfer.convert.sources.checkpoint import Checkpoint
@@ -53,7 +54,7 @@ class SourceSet:
         """The name of a source tensor in this checkpoint, present or not."""
         return self._prefix(checkpoint, spec.root) + spec.tensor
 
-    def data(self, parameter: ParameterSpec, source: str | None, method: Method) -> Data:
+    def data(self, parameter: ParameterSpec, source: str | None, method: Method, fmt: Format) -> Data:
         """All rows of a parameter, checked but not read.
 
         Raises:
@@ -63,7 +64,7 @@ class SourceSet:
         name = parameter.component if source is None else source
         checkpoint = self.source_of(name) if source is None else self.checkpoints[name]
         if method is import_encoded:
-            return self._imported(parameter.source, checkpoint)
+            return self._imported(parameter, checkpoint, fmt)
         spec = self._present(parameter.source, checkpoint)
         entry = self._checked(spec, checkpoint, parameter.name)
         rows = TensorRows(entry, spec.row_count, spec.rows)
@@ -113,8 +114,12 @@ class SourceSet:
             raise ConfigError(f"{where} has dtype {entry.dtype}, expected BF16, F16 or F32{remedy}")
         return entry
 
-    def _imported(self, source: SourceSpec, checkpoint: Checkpoint) -> Fp8Data | Nvfp4Data:
-        spec, matrix = self._matrix(source, checkpoint)
+    def _imported(self, parameter: ParameterSpec, checkpoint: Checkpoint, fmt: Format) -> Fp8Data | Nvfp4Data:
+        assert parameter.source is not None
+        spec, matrix = self._matrix(parameter.source, checkpoint)
+        if matrix.format is not fmt:
+            found = f"{matrix.format.value} in {checkpoint.path}, not {fmt.value}"
+            raise ConfigError(f"recipe: {parameter.name} is stored as {found}")
         codes = TensorRows(matrix.codes, spec.row_count, spec.rows)
         if matrix.row_scales is not None:
             return Fp8Data(codes, ConstantRows(_select(matrix.row_scales, spec.rows)))
