@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 from ninfer.errors import RequestErrorKind
 from ninfer.runtime.core.channel import Failure
-from ninfer.runtime.core.program import Program, Readiness, ResourceResult, RunningTransaction, StalePlan, UnitFault
+from ninfer.runtime.core.program import (
+    PendingBatch,
+    Program,
+    Readiness,
+    ResourceResult,
+    RunningTransaction,
+    StalePlan,
+    UnitFault,
+)
 from ninfer.runtime.core.request import Ending, RequestRecord, RequestState
 from ninfer.runtime.core.resources import Choice, InvariantBroken, ResourceManager
 from ninfer.runtime.core.scheduler import Candidate, Scheduler, Unit
@@ -58,7 +66,8 @@ class ControlLoop:
         moved |= self._try_admission()
         unit = self._scheduler.next_unit()
         if unit is not None:
-            publications = self._run_and_commit(unit)
+            batch = self._run(unit)
+            publications = self._commit(unit, batch)
             self._publish(publications)
         return moved or unit is not None
 
@@ -221,14 +230,23 @@ class ControlLoop:
         record.move(RequestState.MATERIALISING)
         self._advance_transition(self._clock())
 
-    # --- 6 to 9. one unit: run, commit, publish ---
+    # --- 7. run the unit that the Scheduler chose ---
 
-    def _run_and_commit(self, unit: Unit) -> list[Publication]:
-        """Run the unit and commit model, budgets and output sessions; what may now be seen is returned."""
+    def _run(self, unit: Unit) -> PendingBatch | None:
+        """Execute the unit; None if it produced no output or was rolled back."""
         try:
-            batch = self._runner.run(unit)
-            if batch is None:
-                return []
+            return self._runner.run(unit)
+        except UnitFault as fault:
+            self._fault(unit, fault)
+            return None
+
+    # --- 8. commit model, budgets and output sessions ---
+
+    def _commit(self, unit: Unit, batch: PendingBatch | None) -> list[Publication]:
+        """Consume the batch; what is committed everywhere and may now be seen is returned."""
+        if batch is None:
+            return []
+        try:
             verdicts = self._runner.commit(unit, batch)
         except UnitFault as fault:
             self._fault(unit, fault)
@@ -251,6 +269,8 @@ class ControlLoop:
         for record in unit.records:
             if record.state is RequestState.TERMINAL_PENDING:
                 self._stop_lane(record)
+
+    # --- 9. publish ---
 
     def _publish(self, publications: Sequence[Publication]) -> None:
         for publication in publications:
