@@ -9,7 +9,8 @@ from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.program import SequenceHandle
 from ninfer.types import CacheUse, Delta, Event, Finish, FinishReason, GenerationStart
-from tests.fakes import GREEDY, FakeClock, FakeOutput, ScriptedProgram, prompt_of, scripted_token
+from tests.fakes import GREEDY, FakeClock, ScriptedProgram, prompt_of, scripted_token
+from tests.runtime.core.outputs import FakeOutput
 
 
 @dataclass

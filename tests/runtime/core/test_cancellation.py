@@ -8,7 +8,8 @@ import pytest
 
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.types import FinishReason, GenerationStart
-from tests.fakes import FakeOutput, ScriptedProgram
+from tests.fakes import ScriptedProgram
+from tests.runtime.core.outputs import FakeOutput
 from tests.runtime.core.support import Bench, bench, expected, finish_of, rounds, tokens_of
 
 Trigger = Callable[[Bench, GenerationHandle], None]

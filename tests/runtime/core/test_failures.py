@@ -20,7 +20,8 @@ from ninfer.runtime.core.program import (
 )
 from ninfer.runtime.core.stats import Availability
 from ninfer.types import FinishReason, TokenLogprob
-from tests.fakes import GREEDY, FakeBatch, FakeOutput, ScriptedProgram, prompt_of
+from tests.fakes import GREEDY, FakeBatch, ScriptedProgram, prompt_of
+from tests.runtime.core.outputs import FakeOutput
 from tests.runtime.core.support import Bench, bench, expected, finish_of, tokens_of
 
 

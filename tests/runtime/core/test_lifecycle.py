@@ -22,7 +22,8 @@ from ninfer.types import (
     ToolCallDelta,
     Usage,
 )
-from tests.fakes import FakeOutput, ScriptedProgram
+from tests.fakes import ScriptedProgram
+from tests.runtime.core.outputs import FakeOutput
 from tests.runtime.core.support import bench, expected, finish_of, tokens_of
 
 

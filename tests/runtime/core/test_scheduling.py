@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from ninfer.runtime.core.program import SequenceDemand, SequenceHandle
 from ninfer.types import FinishReason
-from tests.fakes import GREEDY, FakeOutput, FakeSequence, ScriptedProgram, prompt_of
+from tests.fakes import GREEDY, FakeSequence, ScriptedProgram, prompt_of
+from tests.runtime.core.outputs import FakeOutput
 from tests.runtime.core.support import Bench, bench, expected, finish_of, rounds
 
 

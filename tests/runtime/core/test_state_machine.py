@@ -20,7 +20,8 @@ from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.program import UnitFault
 from ninfer.runtime.core.stats import Availability
 from ninfer.types import Finish, FinishReason, GenerationStart
-from tests.fakes import GREEDY, FakeClock, FakeOutput, ScriptedProgram, prompt_of, scripted_token
+from tests.fakes import GREEDY, FakeClock, ScriptedProgram, prompt_of, scripted_token
+from tests.runtime.core.outputs import FakeOutput
 from tests.runtime.core.support import finish_of, tokens_of
 
 UNIT_CALLS = ("prefill", "decode", "control", "commit")
@@ -288,5 +289,5 @@ class ControlPlane(RuleBasedStateMachine):
         assert self.program.calls("close") == [("close",)]
 
 
-ControlPlane.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+ControlPlane.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestControlPlane = ControlPlane.TestCase

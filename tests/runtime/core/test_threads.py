@@ -15,7 +15,8 @@ from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.stats import Availability
 from ninfer.types import Delta, Finish, FinishReason, GenerationStart
-from tests.fakes import GREEDY, FakeOutput, ScriptedProgram, prompt_of
+from tests.fakes import GREEDY, ScriptedProgram, prompt_of
+from tests.runtime.core.outputs import FakeOutput
 from tests.runtime.core.support import expected
 
 LONG = 5000
