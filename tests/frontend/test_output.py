@@ -156,6 +156,25 @@ def test_stops_sleep_while_thinking_unless_asked(frontend: Frontend) -> None:
     assert (awake.reasoning, awake.content, awake.finished) == ("the", "", True)
 
 
+def test_newlines_before_a_stop_in_thinking_are_text(frontend: Frontend) -> None:
+    stops = StopConditions(strings=("STOP",), in_thinking=True)
+    spans = [byte_ids("fox\n\n"), byte_ids("STOP")]
+    assert answer(session(frontend, stops, thinking=True), spans) == Answer("fox\n\n", "", 9, True)
+
+
+def test_of_stops_complete_at_once_the_longest_is_cut_off(frontend: Frontend) -> None:
+    for strings in (("bc", "abc"), ("abc", "bc")):
+        spans = [[token_id] for token_id in byte_ids("xabc")]
+        assert answer(session(frontend, StopConditions(strings=strings)), spans).content == "x"
+
+
+def test_a_character_cut_off_by_a_tag_belongs_to_the_channel_it_began_in(frontend: Frontend) -> None:
+    half = byte_ids("🙂")
+    ids = [*byte_ids("a"), *half[:2], *ids_of(frontend, "</think>"), *half[2:], *byte_ids("b")]
+    got = answer(session(frontend, StopConditions(), thinking=True), [ids])
+    assert (got.reasoning, got.content) == ("a\ufffd", "\ufffd\ufffdb")
+
+
 def test_a_stop_ends_a_speculative_span_at_its_last_token(frontend: Frontend) -> None:
     ids = byte_ids("one STOP two")
     preview = session(frontend, StopConditions(strings=("STOP",))).preview(ids, [], False)
