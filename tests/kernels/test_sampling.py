@@ -86,6 +86,16 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
     assert together.tolist() == [alone[i] for i in order]
 
 
+@pytest.mark.parametrize("case", CASES["sample"], ids=lambda case: case.name)
+def test_the_token_is_the_draw_from_the_whole_distribution(case: Case) -> None:
+    logits, row, _ = _parts(case, seed=5)
+    whole = distribution(logits, row)
+    out = poisoned(1, dtype=torch.int64)
+    for position in range(3 if case.vocab > 1000 else 40):
+        sample(logits[None], SamplingBatch((replace(row, position=position),)), out)
+        assert out.item() == draw(whole, uniform(row.seed, position, Purpose.TOKEN))
+
+
 def _chi_square(observed: np.ndarray, expected: np.ndarray) -> float:
     assert observed[expected == 0].sum() == 0, "a token of probability zero was drawn"
     live = expected > 0

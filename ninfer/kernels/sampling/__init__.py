@@ -12,7 +12,7 @@ Math, per row, in this order, in fp64:
        u = philox.uniform(seed, position, purpose).
 Shapes: logits [B, V]; params one `SamplingRow` per row; out_ids [B].
 Dtypes: logits fp32; out_ids int64; ids and counts int64; masks int32 (`mask_words`, `allow_only`).
-Domain: no NaN in logits; every row has an allowed logit above -inf.
+Domain: logits finite or -inf; every row has an allowed logit above -inf.
 Effects: writes out_ids. A row without an answer raises ValueError before anything is written.
 Workspace: the torch route allocates a few fp64 vectors of V per row, one row at a time.
 Numeric criterion: probabilities within 1e-11, relatively, of the oracle, the drawn id equal to the oracle's. A row's

@@ -1,7 +1,8 @@
 """sample with torch and NumPy, row by row.
 
 Work is fp64 from the logits on. A full sort of the vocabulary is avoided where something bounds the candidates
-first: top-k takes them with `topk`, min-p and top-p with a threshold below which no token can be kept.
+first: top-k takes them with `topk`; min-p, top-p and the drawn number itself give a weight below which no token
+can be chosen. The rest is the head of the same order with the same running sums, so the draw is the same.
 """
 
 from __future__ import annotations
@@ -45,25 +46,21 @@ def distribution(logits: torch.Tensor, row: SamplingRow) -> Distribution:
     Raises:
         ValueError: every token is masked, or a logit is NaN.
     """
-    scores = _penalised(logits, row)
-    if row.temperature <= 0:
-        return Distribution(np.array([_greatest(scores)]), np.ones(1))
-    ids = _top_k(scores, row.top_k)
-    weights = np.exp((scores[ids] - scores[_greatest(scores)]) / row.temperature)
-    return _nucleus(ids, weights, row.top_p, row.min_p)
+    return _prefix(_penalised(logits, row), row, reach=1.0)
 
 
 def draw(source: Distribution, u: float) -> int:
     """The first token whose running sum of probabilities exceeds u in (0, 1)."""
-    running = np.cumsum(source.probabilities)
-    index = int(np.searchsorted(running, u * running[-1], side="right"))
+    index = int(np.searchsorted(np.cumsum(source.probabilities), u, side="right"))
     return int(source.ids[min(index, len(source.ids) - 1)])
 
 
 def _choose(logits: torch.Tensor, row: SamplingRow) -> int:
+    scores = _penalised(logits, row)
     if row.temperature <= 0:
-        return _greatest(_penalised(logits, row))
-    return draw(distribution(logits, row), uniform(row.seed, row.position, row.purpose))
+        return _greatest(scores)
+    u = uniform(row.seed, row.position, row.purpose)
+    return draw(_prefix(scores, row, reach=u), u)
 
 
 def _penalised(logits: torch.Tensor, row: SamplingRow) -> F64:
@@ -84,7 +81,7 @@ def _penalised(logits: torch.Tensor, row: SamplingRow) -> F64:
 
 def _greatest(scores: F64) -> int:
     best = int(scores.argmax())  # the first of equal maxima; a NaN counts as the greatest
-    if not scores[best] > -np.inf:
+    if not np.isfinite(scores[best]):
         raise ValueError(f"no token can be chosen: the best allowed logit is {scores[best]}")
     return best
 
@@ -101,17 +98,26 @@ def _top_k(scores: F64, top_k: int) -> I64:
     return np.sort(np.concatenate((above, level)))
 
 
-def _nucleus(ids: I64, weights: F64, top_p: float, min_p: float) -> Distribution:
-    """Steps 5 to 7 of the contract, from rising ids and weights whose maximum is 1.
+def _prefix(scores: F64, row: SamplingRow, reach: float) -> Distribution:
+    """Steps 3 to 7 of the contract; the least probable tokens may be missing past the share `reach`.
 
-    Tokens lighter than half of (1 - top_p) * total / count weigh together less than what top-p leaves out, so the
-    prefix it keeps lies among the others, and only they are sorted.
+    Of n tokens, those lighter than half of (1 - share) * mass / n weigh together less than (1 - share) * mass, so
+    the most probable prefix that holds the share lies among the others, and only they are sorted.
     """
-    total = weights.sum()
-    floor = max(min_p, 0.5 * (1.0 - top_p) * total / len(weights))
-    candidates = np.flatnonzero(weights >= floor)
+    best = _greatest(scores)
+    if row.temperature <= 0:
+        return Distribution(np.array([best]), np.ones(1))
+    ids = _top_k(scores, row.top_k)
+    weights = np.exp((scores[ids] - scores[best]) / row.temperature)
+    total, above = weights.sum(), weights >= row.min_p
+    ids, weights = ids[above], weights[above]
+    mass = weights.sum()
+    lost = (1.0 - row.top_p) * total if row.top_p < 1 else (1.0 - reach) * mass
+    candidates = np.flatnonzero(weights >= 0.5 * lost / len(weights))
     order = candidates[np.argsort(-weights[candidates], kind="stable")]
     kept = weights[order]
-    if top_p < 1:
-        kept = kept[: int(np.searchsorted(np.cumsum(kept), top_p * total)) + 1]
-    return Distribution(ids[order[: len(kept)]], kept / np.cumsum(kept)[-1])
+    if row.top_p < 1:
+        running = np.cumsum(kept)
+        kept = kept[: int(np.searchsorted(running, row.top_p * total)) + 1]
+        mass = running[len(kept) - 1]
+    return Distribution(ids[order[: len(kept)]], kept / mass)
