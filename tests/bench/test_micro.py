@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ninfer.bench.micro import STANDARD_POINTS, MicroPoint, MicroResult, chosen_points, decode_rate, measure
@@ -12,9 +14,9 @@ from tests.bench.fakes import FakeServer
 from tests.bench.virtual_time import run
 
 
-def measured(server_of: dict[str, float], points: tuple[MicroPoint, ...], repeat: int = 2) -> list[MicroResult]:
+def measured(make: Callable[[], FakeServer], points: tuple[MicroPoint, ...], repeat: int = 2) -> list[MicroResult]:
     async def body() -> list[MicroResult]:
-        server = FakeServer(**server_of)  # type: ignore[arg-type]
+        server = make()
         results = await measure(points, server.stream, range(40), repeat, lambda record: None)
         assert all(request.cache is CacheUse.DISABLED for _, request in server.started)
         assert all(request.stops.ignore_eos for _, request in server.started)
@@ -25,7 +27,7 @@ def measured(server_of: dict[str, float], points: tuple[MicroPoint, ...], repeat
 
 
 def test_prefill_speed_is_prompt_tokens_per_second() -> None:
-    [result] = measured({"prefill": 0.02}, (MicroPoint(64, 1, 1),))
+    [result] = measured(lambda: FakeServer(prefill=0.02), (MicroPoint(64, 1, 1),))
     assert result.median == pytest.approx(50)
     assert result.slowest == pytest.approx(50)
     assert result.fastest == pytest.approx(50)
@@ -33,7 +35,7 @@ def test_prefill_speed_is_prompt_tokens_per_second() -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
 def test_decode_speed_counts_every_lane(batch: int) -> None:
-    [result] = measured({"decode": 0.1}, (MicroPoint(16, 32, batch),))
+    [result] = measured(lambda: FakeServer(decode=0.1), (MicroPoint(16, 32, batch),))
     assert result.median == pytest.approx(10 * batch, rel=0.02)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +30,12 @@ LARGEST_BATCH = 8
 PAGE_TOKENS = 64
 
 
+def _positive(value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise typer.BadParameter("must be a positive number")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class TraceFlags:
     """How a trace is replayed and judged."""
@@ -37,23 +44,32 @@ class TraceFlags:
         int | None,
         typer.Option(
             "--concurrency",
+            metavar="N",
             min=1,
             help="With --trace: closed loop with N clients. With --tg: the batch.",
             show_default=False,
         ),
     ] = None
     speed: Annotated[
-        float | None, typer.Option("--speed", min=0, help="Open loop: replay N times as fast.", show_default="1")
+        float | None,
+        typer.Option(
+            "--speed", metavar="X", callback=_positive, help="Open loop: replay N times as fast.", show_default="1"
+        ),
     ] = None
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Only the first N requests of the trace.", show_default=False)
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Only the first N requests of the trace.", show_default=False),
     ] = None
     no_thinking: Annotated[bool, typer.Option("--no-thinking", help="Answer without thinking first.")] = False
     slo_ttft_ms: Annotated[
-        float | None, typer.Option("--slo-ttft-ms", min=0, help="Goodput: time to first token.", show_default=False)
+        float | None,
+        typer.Option("--slo-ttft-ms", metavar="MS", min=0, help="Goodput: time to first token.", show_default=False),
     ] = None
     slo_itl_ms: Annotated[
-        float | None, typer.Option("--slo-itl-ms", min=0, help="Goodput: mean inter-token latency.", show_default=False)
+        float | None,
+        typer.Option(
+            "--slo-itl-ms", metavar="MS", min=0, help="Goodput: mean inter-token latency.", show_default=False
+        ),
     ] = None
 
 
@@ -80,10 +96,13 @@ def bench(
     ] = None,
     micro: Annotated[bool, typer.Option("--micro", help="Measure a fixed set of points.")] = False,
     pp: Annotated[
-        int | None, typer.Option("--pp", min=1, help="Measure reading N prompt tokens.", show_default=False)
+        int | None,
+        typer.Option("--pp", metavar="N", min=1, help="Measure reading N prompt tokens.", show_default=False),
     ] = None,
-    tg: Annotated[int | None, typer.Option("--tg", min=2, help="Measure writing N tokens.", show_default=False)] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Repetitions of every point.")] = 3,
+    tg: Annotated[
+        int | None, typer.Option("--tg", metavar="N", min=2, help="Measure writing N tokens.", show_default=False)
+    ] = None,
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Repetitions of every point.")] = 3,
 ) -> None:
     """Measure a model: replay a request trace, or time fixed points (tokens per second)."""
     points_asked = pp is not None or tg is not None

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
 
 def score(
-    corpus: Annotated[list[str], typer.Argument(help="UTF-8 text files; - reads stdin.", show_default=False)],
+    corpus: Annotated[
+        list[str], typer.Argument(metavar="CORPUS", help="UTF-8 text files; - reads stdin.", show_default=False)
+    ],
     model: ModelOptionFlag,
     compute: ComputeFlags,
-    context: Annotated[int, typer.Option("--context", min=2, help="Tokens per window.")] = 4096,
+    context: Annotated[int, typer.Option("--context", metavar="N", min=2, help="Tokens per window.")] = 4096,
     stride: Annotated[
-        int | None, typer.Option("--stride", min=1, help="Tokens between windows.", show_default="half of --context")
+        int | None,
+        typer.Option("--stride", metavar="N", min=1, help="Tokens between windows.", show_default="half of --context"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write the JSON report there.", show_default=False)
