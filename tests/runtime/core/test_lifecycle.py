@@ -87,6 +87,18 @@ def test_budget_end_is_length_and_flushes_what_was_held_back() -> None:
     assert output.flushes == 1
 
 
+def test_the_budget_truncates_a_span_that_overshoots_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = bench()
+    row = b.program._row
+    monkeypatch.setattr(b.program, "_row", lambda state, count: row(state, count + 3))
+    handle = b.submit(new=6)
+    b.settle()
+    assert handle.result().finish_reason is FinishReason.LENGTH
+    assert handle.result().token_ids == expected(3, 6)
+    assert b.program.committed[(1, 2, 3)] == list(expected(3, 6))
+    b.check_clean()
+
+
 def test_stop_inside_a_span_keeps_only_the_accepted_prefix() -> None:
     b = bench(program=ScriptedProgram(span=4))
     output = FakeOutput(b.program.log, stop_at=2)

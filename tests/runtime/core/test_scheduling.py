@@ -54,7 +54,7 @@ def test_a_round_holds_all_and_only_the_decode_ready_rows() -> None:
             prompt=1 + 3 * (first % 4),
             new=12 + first % 6,
             first=first,
-            output=FakeOutput(b.program.log, first, controls={2: (7,)} if first % 3 == 0 else {}),
+            output=FakeOutput(b.program.log, first, controls={6: (7,)} if first % 3 == 0 else {}),
         )
         for first in range(1, 21)
     ]
@@ -77,7 +77,7 @@ def test_a_round_holds_all_and_only_the_decode_ready_rows() -> None:
 
 
 def _owes_control(state: FakeSequence) -> bool:
-    return state.demand.prompt.token_ids[0] % 3 == 0 and len(state.output) == 2
+    return state.demand.prompt.token_ids[0] % 3 == 0 and len(state.output) == 6
 
 
 def test_decode_and_prefill_alternate_while_both_have_work() -> None:
