@@ -239,6 +239,17 @@ def test_cleanup_aborts_the_open_resource_transition() -> None:
     assert b.program.violations == []
 
 
+def test_cleanup_leaves_a_batch_alone_that_a_fault_already_rolled_back() -> None:
+    b = bench()
+    handle = b.submit()
+    b.program.arm("commit", UnitFault("scripted"))
+    b.program.arm("seal_terminal", RuntimeError("scripted"))
+    b.settle()
+    assert finish_of(handle).reason is FinishReason.ERROR
+    assert b.program.calls("abort_pending") == []
+    assert b.program.violations == []
+
+
 def test_cleanup_survives_a_program_that_cannot_even_abort() -> None:
     b = bench()
     handle = b.submit()
