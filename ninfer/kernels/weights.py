@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -19,7 +19,9 @@ from ninfer.kernels.linear.plan import Problem, plan
 from ninfer.kernels.routes import DeviceKind, Route
 
 _DECODE_ROWS = 4096  # bounds the copy that decoding holds beside the result
-_PREPARE = MappingProxyType({Route.CPU_TORCH: torch_cpu.prepare, Route.CPU_ONEDNN: onednn_cpu.prepare})
+_PREPARE: Mapping[Route, Callable[[torch.Tensor], torch.Tensor | onednn_cpu.PackedMatrix]] = MappingProxyType(
+    {Route.CPU_TORCH: torch_cpu.prepare, Route.CPU_ONEDNN: onednn_cpu.prepare}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +82,7 @@ class LinearWeight:
     formats: tuple[Format, ...]
     signs: torch.Tensor | None
     route: Route
-    matrix: torch.Tensor
+    matrix: torch.Tensor | onednn_cpu.PackedMatrix
 
     @property
     def nbytes(self) -> int:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from ninfer.artifact.formats import Format
 from ninfer.errors import ConfigError
 from ninfer.kernels import linear
-from ninfer.kernels.linear import cases, oracle
-from ninfer.kernels.linear.onednn_cpu import TILE_ROWS
+from ninfer.kernels.linear import cases, onednn_cpu, oracle
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import MATMUL
 from ninfer.kernels.weights import LinearWeight, WeightView, linear_routes, prepare_linear
@@ -117,7 +116,7 @@ def test_neither_position_neighbours_nor_alignment_change_a_row(
 @pytest.mark.parametrize("route", ROUTES)
 def test_non_finite_rows_stay_by_themselves(route: Route) -> None:
     weight = prepare_linear([fp32_view(48, 96, 1)], route=route)
-    x, alone, among = normal(TILE_ROWS, 96), poisoned(1, 48), poisoned(TILE_ROWS, 48)
+    x, alone, among = normal(8, 96), poisoned(1, 48), poisoned(8, 48)
     linear(x[3:4].clone(), weight, alone)
     x[2], x[4] = float("nan"), float("inf")
     linear(x, weight, among)
@@ -147,8 +146,43 @@ def test_a_row_range_is_the_same_rows_of_the_whole(fmt: Format) -> None:
     assert torch.allclose(part, whole[:, 11:23], rtol=1e-5, atol=1e-5)
 
 
-def test_no_rows_is_no_work() -> None:
-    linear(normal(0, 96), prepare_linear([fp32_view(48, 96, 1)]), poisoned(0, 48))
+@pytest.mark.parametrize("route", ROUTES)
+def test_no_rows_is_no_work(route: Route) -> None:
+    linear(normal(0, 96), prepare_linear([fp32_view(48, 96, 1)], route=route), poisoned(0, 48))
+
+
+class _PositionDependent:
+    """Stands for oneDNN on a machine whose tiles of more than `safe` rows order the last row's additions otherwise."""
+
+    def __init__(self, safe: int) -> None:
+        self.safe = safe
+        self.heights: list[int] = []
+
+    def __call__(self, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        self.heights.append(len(x))
+        product = (x.unsqueeze(1) * packed).sum(-1)
+        if len(x) > self.safe:
+            product[-1] *= 1 + 2e-7
+        return product
+
+
+@pytest.mark.parametrize(("safe", "kept"), [(1, (1,)), (7, (1, 4)), (16, (1, 4, 8, 16)), (99, onednn_cpu.HEIGHTS)])
+def test_only_heights_with_equal_bits_are_used(
+    safe: int, kept: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    multiply = _PositionDependent(safe)
+    monkeypatch.setattr(onednn_cpu, "_multiply", multiply)
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", lambda dense, rows: dense)
+    matrix = onednn_cpu.prepare(normal(48, 96))
+    assert matrix.heights == kept
+    multiply.heights.clear()
+    x, out = normal(37, 96), poisoned(37, 48)
+    onednn_cpu.linear(x, matrix, out, None)
+    assert set(multiply.heights) <= set(kept)
+    for row in range(37):
+        alone = poisoned(1, 48)
+        onednn_cpu.linear(x[row : row + 1], matrix, alone, None)
+        assert same_bits(out[row : row + 1], alone)
 
 
 def test_weight_describes_itself() -> None:

@@ -6,7 +6,7 @@ Shapes: x [T, K]; W [N, K], the concatenated rows of one or more stored parents;
 Dtypes: x, out, residual fp32; W any format of the artifact but int32, see `weights.prepare_linear`.
 Domain: any T >= 0; K a multiple of 1024 with signs. Non-finite inputs affect only their own row.
 Effects: writes out, which may be the residual itself but must not overlap x.
-Workspace: the product of one tile of eight rows (oneDNN) or of one row (torch); a copy of x with signs.
+Workspace: the product of one tile of at most 32 rows (oneDNN) or of one row (torch); a copy of x with signs.
 Numeric criterion: tolerances.MATMUL against the oracle. The torch and oneDNN routes may differ from one another in
     bits, but a weight keeps the route it was prepared for; within it a row's bits are its own.
 """
