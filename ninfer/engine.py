@@ -193,9 +193,12 @@ class Scorer:
         Raises:
             RequestError: no text has two tokens, or a text cannot be encoded.
         """
-        frontend = self._instance.frontend
-        encoded = ((name, frontend.tokenizer.encode_plain(text)) for name, text in streams)
+        encoded = ((name, self.encode(text)) for name, text in streams)
         return self._core.score(encoded, on_token, progress)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The tokens that `score` scores: ordinary text, whatever it spells."""
+        return self._instance.frontend.tokenizer.encode_plain(text)
 
 
 def _open(

@@ -29,7 +29,6 @@ from ninfer.runtime.core.program import (
     RunningTransaction,
     SequenceDemand,
     SequenceHandle,
-    SourceKind,
     StalePlan,
     TerminalChoice,
     UnitFault,
@@ -237,7 +236,7 @@ class ScriptedProgram:
 
     def seal(self, target: MaterialisationTarget) -> ResourcePlan:
         self.enter("seal", target.demand.prompt.token_ids[0])
-        self.require(target.source is SourceKind.ROOT and target.checkpoint is None, "there are no checkpoints")
+        self.require(target.checkpoint is None, "there are no checkpoints")
         need = self.pages_of(target.demand)
         self.require(need <= self.free_pages, "sealed a target that does not fit")
         return FakePlan(self._revision, need, target=target)

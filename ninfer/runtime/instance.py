@@ -24,9 +24,11 @@ from ninfer.models.qwen3_5.parameters import build_text_model
 from ninfer.models.qwen3_5.state import allocate_state
 from ninfer.models.qwen3_5.text import TextModel
 from ninfer.runtime.options import SettledOptions
-from ninfer.runtime.program.pages import PagePool, pages_for
-from ninfer.runtime.program.program import Program, image_slots
+from ninfer.runtime.program.pages import PagePool, PageStore, pages_for
+from ninfer.runtime.program.program import Program
 from ninfer.runtime.program.scoring import IMAGES, WindowScorer
+from ninfer.runtime.program.stores import image_slots
+from ninfer.runtime.program.transfers import Transfers
 from ninfer.runtime.program.units import Executor
 
 Progress = Callable[[str, int, int], None]
@@ -76,15 +78,16 @@ class ModelInstance:
     def program(self, options: SettledOptions) -> Program:
         """A Program with its own pools and images, for generation."""
         limits = options.limits
-        images = image_slots(limits.max_concurrency)
-        state = allocate_state(self.config.text, KvCodec(options.kv_dtype.value), limits.kv_pages, images)
-        return Program(Executor(self.model, state, self._selectable()), limits)
+        codec = KvCodec(options.kv_dtype.value)
+        state = allocate_state(self.config.text, codec, limits.kv_pages, image_slots(limits))
+        transfers = Transfers(state, limits.host_images, limits.host_kv_bytes)
+        return Program(Executor(self.model, state, self._selectable()), transfers, limits)
 
     def window_scorer(self, options: SettledOptions, context: int) -> WindowScorer:
         """The physical side of scoring windows of up to `context` tokens."""
         pages = pages_for(context)
         state = allocate_state(self.config.text, KvCodec(options.kv_dtype.value), pages, IMAGES)
-        return WindowScorer(self.model, state, PagePool(pages), options.limits.prefill_chunk)
+        return WindowScorer(self.model, state, PageStore(PagePool(pages)), options.limits.prefill_chunk)
 
     def _selectable(self) -> torch.Tensor:
         """The bitset of tokens that may ever be chosen."""

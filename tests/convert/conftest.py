@@ -29,12 +29,6 @@ def moe(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return moe_checkpoint(tmp_path_factory.mktemp("moe"), mtp=True, seed=2)
 
 
-@pytest.fixture(scope="session")
-def shared_dir() -> Path:
-    """The reference data beside the repository, for tests marked `shared`."""
-    return Path(__file__).resolve().parents[3] / "shared"
-
-
 @pytest.fixture
 def copied(tmp_path: Path) -> Callable[[Checkpoint], Path]:
     """Copies a checkpoint's directory so that a test may damage it."""

@@ -28,5 +28,5 @@ def spelled_frontend() -> Frontend:
 
 
 @pytest.fixture(scope="session")
-def reference_data() -> Path:
-    return Path(__file__).resolve().parents[3] / "shared" / "data"
+def reference_data(shared_dir: Path) -> Path:
+    return shared_dir / "data"

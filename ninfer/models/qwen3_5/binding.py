@@ -162,7 +162,7 @@ class Binder:
 
 
 def _borrow(data: NDArray[np.uint8]) -> torch.Tensor:
-    """The same memory as a tensor. It is mapped read-only, which torch cannot express and warns of; ops only read it."""
+    """The same memory as a tensor. It is mapped read-only, which torch warns of; ops only read weights."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(data)

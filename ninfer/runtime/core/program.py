@@ -58,13 +58,20 @@ class CheckpointHandle:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """Fixed at start: lanes, context per request (tokens), KV pages in the shared pool, tokens per prefill chunk."""
+    """Fixed at start: lanes, context per request (tokens), KV pages in the shared pool, tokens per prefill chunk.
+
+    Checkpoints have `checkpoint_images` device slots and `host_images` host slots for their state, and `host_kv_bytes`
+    of host memory for their pages. With no device slot nothing is ever kept.
+    """
 
     max_concurrency: int
     max_context: int
     kv_pages: int
     prefill_chunk: int
     page_tokens: int = 64
+    checkpoint_images: int = 0
+    host_images: int = 0
+    host_kv_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +84,46 @@ class SequenceDemand:
     top_logprobs: int | None = None
 
 
-class SourceKind(enum.Enum):
-    """Where a materialisation starts from."""
+class Degradation(enum.Enum):
+    """What may be done to an inactive checkpoint for the sake of another request. It only ever goes down this list.
 
-    ROOT = "root"
-    CHECKPOINT = "checkpoint"
+    HOST_ONLY frees its device replicas, after transferring what the host does not hold yet.
+    """
+
+    HOST_ONLY = "host_only"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """One checkpoint and what is to be done to it."""
+
+    checkpoint: CheckpointHandle
+    degradation: Degradation
 
 
 @dataclass(frozen=True, slots=True)
 class MaterialisationTarget:
-    """One complete choice for a waiting request: source, and inactive checkpoints to give up for it."""
+    """One complete choice for a waiting request.
+
+    `checkpoint` None starts from root. With `consume` the source checkpoint ends and gives its state away; otherwise
+    it is forked and stays. `victims` are degraded first; the source is none of them.
+    """
 
     demand: SequenceDemand
-    source: SourceKind = SourceKind.ROOT
     checkpoint: CheckpointHandle | None = None
-    victims: tuple[CheckpointHandle, ...] = ()
+    consume: bool = False
+    victims: tuple[Victim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """A checkpoint in brief: its frontier in tokens, where it is complete, and the device pages only it holds."""
+
+    frontier: int
+    on_device: bool
+    on_host: bool
+    exclusive_pages: int
 
 
 class Readiness(enum.Enum):
@@ -105,11 +137,16 @@ class Readiness(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """`reason` explains a refusal in numbers a user can act on. `reused_tokens` is what the source would save."""
+    """`reason` explains a refusal in numbers a user can act on. `reused_tokens` is what the source would save.
+
+    `transfer_bytes` and `transfer_operations` are the copies that carrying the target out takes.
+    """
 
     readiness: Readiness
     reason: str = ""
     reused_tokens: int = 0
+    transfer_bytes: int = 0
+    transfer_operations: int = 0
 
 
 class TerminalChoice(enum.Enum):
@@ -138,7 +175,8 @@ class ResourceResult:
     """The complete end state of one resource transaction: enough to update every logical record.
 
     `sequence` is the sequence that became active (materialisation), None otherwise. `published` is the checkpoint a
-    RETAIN produced (None means it was released). `removed` are checkpoints that no longer exist.
+    RETAIN or a capture produced. `degraded` are the victims that were carried out, and `removed` the checkpoints that
+    no longer exist: deleted ones and a consumed source.
     """
 
     outcome: ResourceOutcome
@@ -146,6 +184,7 @@ class ResourceResult:
     reused_tokens: int = 0
     published: CheckpointHandle | None = None
     removed: tuple[CheckpointHandle, ...] = ()
+    degraded: tuple[Victim, ...] = ()
 
 
 class RunningTransaction(Protocol):
@@ -252,20 +291,47 @@ class Program(Protocol):
         """
         ...
 
+    def common_prefix(self, checkpoint: CheckpointHandle, prompt: PreparedPrompt) -> int:
+        """Exactly how many leading tokens of the checkpoint's history the prompt repeats; 0 if anything else differs.
+
+        A prompt may start from the checkpoint if this is its whole frontier and less than the prompt.
+        """
+        ...
+
+    def facts(self, checkpoint: CheckpointHandle) -> CheckpointFacts: ...
+
+    def assess_capture(self, sequence: SequenceHandle, victims: Sequence[Victim] = ()) -> Assessment:
+        """Judge publishing a checkpoint of an active sequence at its committed frontier. No side effects."""
+        ...
+
+    def assess_retain(self, sequence: SequenceHandle, victims: Sequence[Victim] = ()) -> Assessment:
+        """Judge ending an active sequence with RETAIN. No side effects."""
+        ...
+
     def seal(self, target: MaterialisationTarget) -> ResourcePlan:
         """Fix a READY or NEEDS_TRANSFER target into a plan bound to the current revision."""
         ...
 
-    def seal_terminal(self, sequence: SequenceHandle, choice: TerminalChoice) -> ResourcePlan:
+    def seal_capture(self, sequence: SequenceHandle, victims: Sequence[Victim] = ()) -> ResourcePlan:
+        """Plan a checkpoint of an active sequence, which goes on."""
+        ...
+
+    def seal_terminal(
+        self, sequence: SequenceHandle, choice: TerminalChoice, victims: Sequence[Victim] = ()
+    ) -> ResourcePlan:
         """Plan the end of an active sequence: keep one complete checkpoint, or release everything."""
+        ...
+
+    def seal_reclaim(self, victims: Sequence[Victim]) -> ResourcePlan:
+        """Plan degrading inactive checkpoints on their own."""
         ...
 
     def start(self, plan: ResourcePlan) -> RunningTransaction:
         """Open the plan's transaction (at most one at a time). Raises StalePlan without side effects."""
         ...
 
-    def prefill(self, sequence: SequenceHandle) -> PrefillProgress:
-        """Consume the sequence's next prompt chunk; the last chunk also chooses the first output token."""
+    def prefill(self, sequence: SequenceHandle, until: int | None = None) -> PrefillProgress:
+        """Consume the next prompt chunk, not beyond position `until`; the last also chooses the first token."""
         ...
 
     def decode(self, rows: Sequence[DecodeRow]) -> PendingBatch:

@@ -1,7 +1,7 @@
 """Bounded host memory for packed pages: contiguous extents with their real geometry.
 
-A run of pages is packed into one extent, so that it moves in one transfer. Free bytes that lie in pieces may be too small for a
-run: `fits` answers for the arena as it is, not for the sum of its free bytes.
+A run of pages is packed into one extent, so that it moves in one transfer. Free bytes that lie in pieces may be too
+small for a run: `fits` answers for the arena as it is, not for the sum of its free bytes.
 """
 
 from __future__ import annotations

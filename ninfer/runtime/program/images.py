@@ -1,7 +1,7 @@
-"""Slots for state images: one committed image per active sequence, one provisional per row of a running unit.
+"""Numbered slots: state images on the device and the host, and execution rows.
 
-A unit reads a sequence's committed image and writes a provisional one; commit swaps the two, abort frees the provisional
-one. So a failed or cancelled unit never needs undoing.
+A unit reads a sequence's committed image and writes a provisional one; commit swaps the two, abort frees the
+provisional one. So a failed or cancelled unit never needs undoing.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from ninfer.runtime.core.program import AxisOccupancy
 
 
-class ImagePool:
-    """Which image slots are taken."""
+class SlotPool:
+    """Which of `capacity` slots are taken."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -22,14 +22,14 @@ class ImagePool:
 
     def take(self) -> int:
         """A free slot; its contents are undefined."""
-        assert self._free, "no image slot is free"
+        assert self._free, "no slot is free"
         return self._free.pop()
 
     def give_back(self, slot: int) -> None:
-        assert slot not in self._free, "an image slot was returned twice"
+        assert slot not in self._free, "a slot was returned twice"
         self._free.append(slot)
 
-    def occupancy(self) -> AxisOccupancy:
+    def occupancy(self, name: str) -> AxisOccupancy:
         """The pool as one resource axis."""
         free = len(self._free)
-        return AxisOccupancy("state_images", self._capacity, self._capacity - free, 0, free)
+        return AxisOccupancy(name, self._capacity, self._capacity - free, 0, free)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import TypeVar
 
 from ninfer.runtime.core.program import (
     Assessment,
-    AxisOccupancy,
+    CheckpointFacts,
+    CheckpointHandle,
     DecodeRow,
     MaterialisationTarget,
     Occupancy,
@@ -17,42 +19,43 @@ from ninfer.runtime.core.program import (
     PrefillProgress,
     ProgramLimits,
     Readiness,
-    ResourceOutcome,
     ResourcePlan,
-    ResourceResult,
     RowDecision,
     SequenceDemand,
     SequenceHandle,
     StalePlan,
     TerminalChoice,
     UnitFault,
+    Victim,
 )
-from ninfer.runtime.program.images import ImagePool
-from ninfer.runtime.program.pages import AddressSpace, PagePool, pages_for
+from ninfer.runtime.program.admission import Admission
 from ninfer.runtime.program.sequence import ZERO_IMAGE, Sequence
-from ninfer.runtime.program.transactions import MaterialisePlan, TerminalPlan, Transaction
+from ninfer.runtime.program.stores import Stores
+from ninfer.runtime.program.transactions import (
+    CapturePlan,
+    MaterialisePlan,
+    Plan,
+    ReclaimPlan,
+    TerminalPlan,
+    Transaction,
+)
+from ninfer.runtime.program.transfers import Transfers
+from ninfer.runtime.program.transitions import Transitions
 from ninfer.runtime.program.units import Executor, PendingUnit, ProvisionalRow, Span
-
+from ninfer.types import PreparedPrompt
 
 T = TypeVar("T")
-
-
-def image_slots(max_concurrency: int) -> int:
-    """State-image slots that a Program of this many lanes needs: a committed and a provisional one per lane."""
-    return 2 * max_concurrency
 
 
 class Program:
     """Implements `runtime.core.program.Program` on real stores and a real model."""
 
-    def __init__(self, executor: Executor, limits: ProgramLimits) -> None:
+    def __init__(self, executor: Executor, transfers: Transfers, limits: ProgramLimits) -> None:
         self._executor = executor
         self._limits = limits
-        self._pages = PagePool(limits.kv_pages)
-        self._images = ImagePool(image_slots(limits.max_concurrency))
-        self._sequences: dict[SequenceHandle, Sequence] = {}
-        self._free_rows = list(range(limits.max_concurrency - 1, -1, -1))
-        self._generation = 0
+        self._stores = Stores(limits, transfers)
+        self._admission = Admission(limits, self._stores)
+        self._transitions = Transitions(self._stores, self._changed)
         self._revision = 0
         self._open: Transaction | None = None
         self._pending: PendingUnit | None = None
@@ -65,95 +68,87 @@ class Program:
     def resource_revision(self) -> int:
         return self._revision
 
-    # --- feasibility ------------------------------------------------------------------------------------
+    # --- what could be done -----------------------------------------------------------------------------
 
     def assess(self, target: MaterialisationTarget) -> Assessment:
-        need = _pages_needed(target.demand)
-        if need > self._pages.capacity:
-            return Assessment(
-                Readiness.PERMANENTLY_INFEASIBLE,
-                f"the request needs {need} KV pages of {self._limits.page_tokens} tokens, the pool has "
-                f"{self._pages.capacity}; ask for fewer tokens or start with a larger --kv-capacity",
-            )
-        if not self._free_rows or need > self._pages.available:
-            return Assessment(
-                Readiness.TEMPORARILY_BLOCKED,
-                f"needs {need} KV pages and a lane; {self._pages.available} pages and {len(self._free_rows)} lanes are free",
-            )
-        return Assessment(Readiness.READY)
+        return self._admission.assess(target)
+
+    def assess_capture(self, sequence: SequenceHandle, victims: Seq[Victim] = ()) -> Assessment:
+        assert sequence in self._stores.sequences, "the sequence is not active"
+        return self._admission.assess_checkpoint(victims)
+
+    def assess_retain(self, sequence: SequenceHandle, victims: Seq[Victim] = ()) -> Assessment:
+        s = self._stores.sequences[sequence]
+        if s.image == ZERO_IMAGE:
+            return Assessment(Readiness.PERMANENTLY_INFEASIBLE, "the sequence has consumed nothing")
+        return self._admission.assess_checkpoint(victims)
 
     def proves_backfill(
         self, head: SequenceDemand, donors: Seq[SequenceHandle], borrower: MaterialisationTarget
     ) -> bool:
-        ended = [self._sequences[handle] for handle in donors]
-        pages = self._pages.available + sum(s.space.held_pages for s in ended) - _pages_needed(borrower.demand)
-        rows = len(self._free_rows) + len(ended) - 1
-        return pages >= _pages_needed(head) and rows >= 1
+        return self._admission.proves_backfill(head, donors, borrower)
+
+    def common_prefix(self, checkpoint: CheckpointHandle, prompt: PreparedPrompt) -> int:
+        identity = self._stores.checkpoints[checkpoint].identity
+        return identity.common_prefix(array("i", prompt.token_ids), prompt.identity)
+
+    def facts(self, checkpoint: CheckpointHandle) -> CheckpointFacts:
+        return self._stores.checkpoints[checkpoint].facts()
 
     # --- resource transactions --------------------------------------------------------------------------
 
     def seal(self, target: MaterialisationTarget) -> ResourcePlan:
-        assert self.assess(target).readiness is Readiness.READY, "only a feasible target is sealed"
+        _require_possible(self.assess(target))
         return MaterialisePlan(self._revision, target)
 
-    def seal_terminal(self, sequence: SequenceHandle, choice: TerminalChoice) -> ResourcePlan:
-        """No checkpoint can be formed yet, so RETAIN ends as RELEASE does: the result publishes nothing."""
-        assert sequence in self._sequences, "the sequence is not active"
-        return TerminalPlan(self._revision, sequence)
+    def seal_capture(self, sequence: SequenceHandle, victims: Seq[Victim] = ()) -> ResourcePlan:
+        _require_possible(self.assess_capture(sequence, victims))
+        return CapturePlan(self._revision, sequence, tuple(victims))
+
+    def seal_terminal(
+        self, sequence: SequenceHandle, choice: TerminalChoice, victims: Seq[Victim] = ()
+    ) -> ResourcePlan:
+        if choice is TerminalChoice.RETAIN:
+            _require_possible(self.assess_retain(sequence, victims))
+        return TerminalPlan(self._revision, sequence, choice, tuple(victims))
+
+    def seal_reclaim(self, victims: Seq[Victim]) -> ResourcePlan:
+        return ReclaimPlan(self._revision, tuple(victims))
 
     def start(self, plan: ResourcePlan) -> Transaction:
         assert self._open is None, "one resource transaction at a time"
+        assert isinstance(plan, Plan), "a plan of another Program"
         if plan.revision != self._revision:
             raise StalePlan(f"sealed under revision {plan.revision}, now {self._revision}")
-        self._open = Transaction(self._transition(plan), self._close_transaction)
+        self._open = Transaction(self._transitions.stages(plan), self._close_transaction)
         return self._open
-
-    def _transition(self, plan: ResourcePlan) -> Callable[[], ResourceResult]:
-        if isinstance(plan, MaterialisePlan):
-            return lambda: self._materialise(plan.target.demand)
-        assert isinstance(plan, TerminalPlan), "a plan of another Program"
-        return lambda: self._release(plan.sequence)
-
-    def _materialise(self, demand: SequenceDemand) -> ResourceResult:
-        self._generation += 1
-        handle = SequenceHandle(self._free_rows.pop(), self._generation)
-        space = AddressSpace.reserve(self._pages, _tokens_consumed(demand))
-        self._sequences[handle] = Sequence(handle, demand, space)
-        self._revision += 1
-        return ResourceResult(ResourceOutcome.COMMITTED, sequence=handle)
-
-    def _release(self, handle: SequenceHandle) -> ResourceResult:
-        sequence = self._sequences.pop(handle)
-        sequence.space.release()
-        if sequence.image != ZERO_IMAGE:
-            self._images.give_back(sequence.image)
-        self._free_rows.append(handle.index)
-        self._revision += 1
-        return ResourceResult(ResourceOutcome.COMMITTED)
 
     def _close_transaction(self) -> None:
         self._open = None
 
+    def _changed(self) -> None:
+        self._revision += 1
+
     # --- model transactions -----------------------------------------------------------------------------
 
-    def prefill(self, sequence: SequenceHandle) -> PrefillProgress:
-        s = self._sequences[sequence]
+    def prefill(self, sequence: SequenceHandle, until: int | None = None) -> PrefillProgress:
+        s = self._stores.sequences[sequence]
         begin = s.space.frontier
-        tokens = s.prompt[begin : begin + self._limits.prefill_chunk]
-        assert tokens, "the prompt is already consumed"
-        span = self._span(s, tokens)
-        if begin + len(tokens) == len(s.prompt):
-            return PrefillProgress(len(tokens), self._choose((s,), (span,)))
+        end = min(begin + self._limits.prefill_chunk, len(s.prompt), until or len(s.prompt))
+        assert begin < end, "nothing of the prompt is left to consume"
+        span = self._span(s, s.prompt[begin:end])
+        if end == len(s.prompt):
+            return PrefillProgress(end - begin, self._choose((s,), (span,)))
         self._guarded((span,), lambda: self._executor.consume(span))
         self._advance(s, span)
-        return PrefillProgress(len(tokens), None)
+        return PrefillProgress(end - begin, None)
 
     def decode(self, rows: Seq[DecodeRow]) -> PendingUnit:
-        sequences = tuple(self._sequences[row.sequence] for row in rows)
+        sequences = tuple(self._stores.sequences[row.sequence] for row in rows)
         return self._choose(sequences, tuple(self._span(s, (_anchor(s),)) for s in sequences))
 
     def control(self, sequence: SequenceHandle, tokens: Seq[int]) -> PendingUnit:
-        s = self._sequences[sequence]
+        s = self._stores.sequences[sequence]
         span = self._span(s, (_anchor(s), *tokens[:-1]))
         self._guarded((span,), lambda: self._executor.consume(span))
         return self._hold((ProvisionalRow(s, span, PendingRow(sequence, tuple(tokens))),))
@@ -163,14 +158,14 @@ class Program:
             row = provisional.row
             assert decision.terminal or decision.accepted == len(row.tokens), "a live row keeps all its tokens"
             if decision.accepted == 0:
-                self._images.give_back(provisional.span.target)
+                self._stores.images.give_back(provisional.span.target)
                 continue
             self._advance(provisional.sequence, provisional.span)
             provisional.sequence.append(row.tokens[: decision.accepted])
 
     def abort_pending(self, batch: PendingBatch) -> None:
         for provisional in self._consume_pending(batch):
-            self._images.give_back(provisional.span.target)
+            self._stores.images.give_back(provisional.span.target)
 
     def _choose(self, sequences: Seq[Sequence], spans: Seq[Span]) -> PendingUnit:
         rows = self._guarded(spans, lambda: self._executor.choose(sequences, spans))
@@ -178,7 +173,7 @@ class Program:
 
     def _span(self, sequence: Sequence, tokens: tuple[int, ...]) -> Span:
         assert self._pending is None, "the previous unit's batch is not consumed"
-        return Span(sequence.space, tokens, sequence.image, self._images.take())
+        return Span(sequence.space, tokens, sequence.image, self._stores.images.take())
 
     def _guarded(self, spans: Seq[Span], unit: Callable[[], T]) -> T:
         """Run a unit. If it raises, only provisional images were written: free them, and nothing has happened."""
@@ -186,7 +181,7 @@ class Program:
             return unit()
         except Exception as error:
             for span in spans:
-                self._images.give_back(span.target)
+                self._stores.images.give_back(span.target)
             if isinstance(error, UnitFault):
                 raise
             raise UnitFault(f"{type(error).__name__}: {error}") from error
@@ -203,31 +198,24 @@ class Program:
     def _advance(self, sequence: Sequence, span: Span) -> None:
         """Adopt the span's provisional image as the committed one."""
         if sequence.image != ZERO_IMAGE:
-            self._images.give_back(sequence.image)
+            self._stores.images.give_back(sequence.image)
         sequence.image = span.target
-        sequence.space.frontier = span.end
+        sequence.space.advance(span.end)
 
     # --- observation and end ----------------------------------------------------------------------------
 
     def occupancy(self) -> Occupancy:
-        lanes, free = self._limits.max_concurrency, len(self._free_rows)
-        rows = AxisOccupancy("lanes", lanes, lanes - free, 0, free)
-        return Occupancy((rows, self._pages.occupancy(), self._images.occupancy()))
+        return self._stores.occupancy()
 
     def close(self) -> None:
         self._open = None
         self._pending = None
-        for handle in tuple(self._sequences):
-            self._release(handle)
+        self._stores.clear()
 
 
-def _tokens_consumed(demand: SequenceDemand) -> int:
-    """Tokens whose keys and values a request can ever need: its last output token is never consumed."""
-    return len(demand.prompt.token_ids) + demand.max_new_tokens - 1
-
-
-def _pages_needed(demand: SequenceDemand) -> int:
-    return pages_for(_tokens_consumed(demand))
+def _require_possible(assessment: Assessment) -> None:
+    possible = assessment.readiness in (Readiness.READY, Readiness.NEEDS_TRANSFER)
+    assert possible, f"only a feasible target is sealed: {assessment.reason}"
 
 
 def _anchor(sequence: Sequence) -> int:

@@ -10,7 +10,7 @@ from ninfer.kernels import log_softmax_gather
 from ninfer.kernels.arena import Arena
 from ninfer.models.qwen3_5.state import ModelState
 from ninfer.models.qwen3_5.text import TextModel
-from ninfer.runtime.program.pages import AddressSpace, PagePool
+from ninfer.runtime.program.pages import AddressSpace, PageStore
 from ninfer.runtime.program.sequence import ZERO_IMAGE
 from ninfer.runtime.program.units import Span, build_batch
 
@@ -24,7 +24,7 @@ _HEAD_ROWS = 32
 class WindowScorer:
     """Implements `runtime.scoring.ScoringProgram`."""
 
-    def __init__(self, model: TextModel, state: ModelState, pages: PagePool, chunk: int) -> None:
+    def __init__(self, model: TextModel, state: ModelState, pages: PageStore, chunk: int) -> None:
         """`state` has room for one window in `pages` and two images; `chunk` tokens are consumed at a time."""
         self._model = model
         self._state = state
@@ -48,7 +48,7 @@ class WindowScorer:
             span = Span(space, inputs, source, target)
             skip = max(first_target - 1 - begin, 0)
             logprobs.extend(self._chunk_logprobs(span, tokens[begin + 1 : begin + 1 + len(inputs)], skip))
-            space.frontier = span.end
+            space.advance(span.end)
             source, target = target, 1 - target
         return logprobs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
@@ -10,18 +11,20 @@ import torch
 
 from ninfer.kernels.sampling import SamplingRow
 from ninfer.runtime.core.program import SequenceDemand, SequenceHandle
+from ninfer.runtime.program.checkpoints import Identity
 from ninfer.runtime.program.pages import AddressSpace
 
 ZERO_IMAGE = -1
 """The state of a sequence that has consumed nothing: no slot holds it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """What Program knows of one active request.
 
     `image` is the slot of the committed state at `space.frontier`. Once the prompt is consumed, `anchor` is the last
-    token chosen: part of the answer, not yet consumed by the model. `outputs` counts the answer's tokens, anchor included.
+    token chosen: part of the answer, not yet consumed by the model. `outputs` counts the answer's tokens and `history`
+    lists prompt and answer, anchor included.
     """
 
     handle: SequenceHandle
@@ -30,6 +33,10 @@ class Sequence:
     image: int = ZERO_IMAGE
     anchor: int | None = None
     outputs: Counter[int] = field(default_factory=Counter)
+    history: array[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = array("i", self.prompt)
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -55,7 +62,17 @@ class Sequence:
             mask=mask,
         )
 
+    def identity(self) -> Identity:
+        """What shaped the committed state."""
+        return Identity(self.history[: self.space.frontier], self.demand.prompt.identity)
+
     def append(self, tokens: Tokens[int]) -> None:
         """Make chosen or forced tokens part of the answer; the last one becomes the anchor."""
         self.outputs.update(tokens)
+        self.history.extend(tokens)
         self.anchor = tokens[-1]
+
+
+def tokens_consumed(demand: SequenceDemand) -> int:
+    """Tokens whose keys and values a request can ever need: its last output token is never consumed."""
+    return len(demand.prompt.token_ids) + demand.max_new_tokens - 1

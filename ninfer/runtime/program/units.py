@@ -138,10 +138,9 @@ def build_batch(spans: Seq[Span]) -> Batch:
 
 
 def _tables(spans: Seq[Span]) -> torch.Tensor:
-    tables = torch.zeros(len(spans), max(len(span.space.pages) for span in spans), dtype=torch.int32)
-    for row, span in enumerate(spans):
-        tables[row, : len(span.space.pages)] = torch.tensor(span.space.pages, dtype=torch.int32)
-    return tables
+    rows = [span.space.table() for span in spans]
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=torch.int32)
 
 
 def _offsets(spans: Seq[Span]) -> list[int]:

@@ -13,7 +13,7 @@ from ninfer.kernels.arena import Arena
 from ninfer.kernels.kv_cache import KvCodec
 from ninfer.models.qwen3_5.state import ModelState, allocate_state
 from ninfer.runtime.instance import ModelInstance
-from ninfer.runtime.program.pages import AddressSpace, PagePool
+from ninfer.runtime.program.pages import AddressSpace, PagePool, PageStore
 from ninfer.runtime.program.sequence import ZERO_IMAGE
 from ninfer.runtime.program.units import Span, build_batch
 
@@ -45,7 +45,7 @@ class Runner:
             logits = torch.empty(hidden.shape[0], self.instance.model.vocab_size)
             self.instance.model.logits(hidden, self.arena, logits)
         for span, (_, image, _) in zip(spans, rows, strict=True):
-            span.space.frontier = span.end
+            span.space.advance(span.end)
             if image != ZERO_IMAGE:
                 self.slots.insert(0, image)
         return list(logits.split([len(span.tokens) for span in spans])), targets
@@ -56,7 +56,7 @@ def tokens(seed: int, count: int = TOKENS) -> list[int]:
     return [rng.randrange(256) for _ in range(count)]
 
 
-def run(runner: Runner, pool: PagePool, ids: Sequence[int], chunks: Sequence[int]) -> torch.Tensor:
+def run(runner: Runner, pool: PageStore, ids: Sequence[int], chunks: Sequence[int]) -> torch.Tensor:
     """Logits of every position, the sequence alone, fed in pieces of these sizes (the last repeats)."""
     space, image, done, out = AddressSpace.reserve(pool, len(ids)), ZERO_IMAGE, 0, []
     sizes = iter(chunks)
@@ -73,8 +73,8 @@ def run(runner: Runner, pool: PagePool, ids: Sequence[int], chunks: Sequence[int
 @pytest.mark.parametrize("codec", [KvCodec.FP32, KvCodec.INT8])
 @pytest.mark.parametrize("chunks", [(1,), (7, 57, 1, 64, 21), (65, 85), (128, 22)])
 def test_logits_do_not_depend_on_the_chunking(instance: ModelInstance, codec: KvCodec, chunks: tuple[int, ...]) -> None:
-    whole = run(Runner(instance, codec), PagePool(PAGES), tokens(1), (TOKENS,))
-    assert torch.equal(run(Runner(instance, codec), PagePool(PAGES), tokens(1), chunks), whole)
+    whole = run(Runner(instance, codec), PageStore(PagePool(PAGES)), tokens(1), (TOKENS,))
+    assert torch.equal(run(Runner(instance, codec), PageStore(PagePool(PAGES)), tokens(1), chunks), whole)
 
 
 @pytest.mark.parametrize("codec", [KvCodec.FP32, KvCodec.K8V4])
@@ -82,8 +82,8 @@ def test_logits_do_not_depend_on_company(instance: ModelInstance, codec: KvCodec
     """Eight sequences of unequal length in ragged batches against each of them alone."""
     rng = random.Random(5)
     histories = [tokens(seed, 20 + 9 * seed) for seed in range(8)]
-    alone = [run(Runner(instance, codec), PagePool(PAGES), ids, (len(ids),)) for ids in histories]
-    runner, pool = Runner(instance, codec), PagePool(PAGES)
+    alone = [run(Runner(instance, codec), PageStore(PagePool(PAGES)), ids, (len(ids),)) for ids in histories]
+    runner, pool = Runner(instance, codec), PageStore(PagePool(PAGES))
     spaces = [AddressSpace.reserve(pool, len(ids)) for ids in histories]
     images, seen = [ZERO_IMAGE] * 8, [0] * 8
     while any(done < len(ids) for done, ids in zip(seen, histories, strict=True)):

@@ -1,0 +1,76 @@
+"""Moves state between places: page copies, image copies, and packing to and from host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ninfer.models.qwen3_5.state import ModelState
+from ninfer.runtime.program.host_arena import Extent
+
+
+class Transfers:
+    """Copies of whole pages and images of one ModelState, over all layers.
+
+    `host_images` image slots and `host_bytes` of packed pages live in host memory, allocated once.
+    """
+
+    def __init__(self, state: ModelState, host_images: int, host_bytes: int) -> None:
+        self._state = state
+        self._host_pages = torch.empty(host_bytes, dtype=torch.uint8)
+        self._host_images = torch.empty(host_images, self.image_bytes, dtype=torch.uint8)
+
+    @property
+    def page_bytes(self) -> int:
+        """Packed bytes of one page, all layers."""
+        return sum(pool.bytes_per_page for pool in self._state.kv)
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one state image, all layers."""
+        return sum(tensor[0].nbytes for tensor in self._image_tensors())
+
+    def copy_columns(self, source: int, target: int, columns: int) -> None:
+        """Copy the first columns of one device page to another."""
+        for pool in self._state.kv:
+            pool.copy_columns(source, target, columns)
+
+    def copy_image(self, source: int, target: int) -> None:
+        """Copy one device image slot to another."""
+        for tensor in self._image_tensors():
+            tensor[target].copy_(tensor[source])
+
+    def pack_pages(self, pages: Sequence[int], extent: Extent) -> None:
+        """Pack device pages, one after another, into an extent of their size."""
+        for index, page in enumerate(pages):
+            begin = extent.begin + index * self.page_bytes
+            for pool in self._state.kv:
+                pool.pack_page(page, self._host_pages[begin : begin + pool.bytes_per_page])
+                begin += pool.bytes_per_page
+
+    def unpack_page(self, extent: Extent, page: int) -> None:
+        """Fill a device page from its packed bytes."""
+        begin = extent.begin
+        for pool in self._state.kv:
+            pool.unpack_page(self._host_pages[begin : begin + pool.bytes_per_page], page)
+            begin += pool.bytes_per_page
+
+    def store_image(self, source: int, host: int) -> None:
+        """Copy a device image slot to a host slot."""
+        begin = 0
+        for tensor in self._image_tensors():
+            flat = tensor[source].reshape(-1).view(torch.uint8)
+            self._host_images[host, begin : begin + flat.numel()].copy_(flat)
+            begin += flat.numel()
+
+    def load_image(self, host: int, target: int) -> None:
+        """Copy a host slot to a device image slot."""
+        begin = 0
+        for tensor in self._image_tensors():
+            flat = tensor[target].view(-1).view(torch.uint8)
+            flat.copy_(self._host_images[host, begin : begin + flat.numel()])
+            begin += flat.numel()
+
+    def _image_tensors(self) -> tuple[torch.Tensor, ...]:
+        return tuple(tensor for layer in self._state.gdn for tensor in (layer.state, layer.history))

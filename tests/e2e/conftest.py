@@ -1,0 +1,37 @@
+"""Converted tiny random models, made once per test run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ninfer.convert import convert
+from tests.checkpoints import Checkpoint, dense_checkpoint, moe_checkpoint
+
+Models = Callable[[str, str], tuple[Checkpoint, Path]]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """(kind, recipe) -> the checkpoint and its artifact. Kinds: tied, untied, moe."""
+    root = tmp_path_factory.mktemp("models")
+    makers: dict[str, Callable[[Path], Checkpoint]] = {
+        "tied": lambda path: dense_checkpoint(path, tied=True, seed=1),
+        "untied": lambda path: dense_checkpoint(path, seed=2),
+        "moe": lambda path: moe_checkpoint(path, seed=3),
+    }
+
+    @cache
+    def checkpoint(kind: str) -> Checkpoint:
+        return makers[kind](root / kind)
+
+    @cache
+    def make(kind: str, recipe: str) -> tuple[Checkpoint, Path]:
+        out = root / f"{kind}-{recipe}.ninfer"
+        convert(checkpoint(kind).path, out, recipe=recipe)
+        return checkpoint(kind), out
+
+    return make
