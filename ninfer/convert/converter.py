@@ -99,7 +99,7 @@ def convert(
     Args:
         source: the checkpoint directory. out: the entry file to write, NAME.ninfer.
         recipe: a name of `RECIPES`, `FILE.py[:function]`, or a function.
-        overrides: more of the same, run after the recipe; a file's default function is then `override`.
+        overrides: more of the same, run after the recipe; a file's default function is then `override`, else `recipe`.
         components: None takes text, and mtp and vision where source and resources have them.
         sources: further checkpoint directories by name: the one a recipe imports from (`encoded`), or a
             component's own (`dflash`, `dflash2`, `mtp`, `vision`).
@@ -119,7 +119,7 @@ def convert(
     if ranking is not None and proposal is None:
         raise ConfigError("--proposal-ranking: needs --proposal")
     names = [_label(item) for item in (recipe, *overrides)]
-    functions = [_function(recipe, "recipe"), *(_function(item, "override") for item in overrides)]
+    functions = [_function(recipe, "recipe"), *(_function(item, "override", "recipe") for item in overrides)]
     with TensorReader() as reader:
         progress(ConvertProgress(ConvertPhase.CHECKING, 0, 0))
         checkpoints = {key: open_checkpoint(path, key) for key, path in directories.items()}
@@ -156,8 +156,8 @@ def convert(
     )
 
 
-def _function(item: str | RecipeFunction, default: str) -> RecipeFunction:
-    return load_recipe(item, default) if isinstance(item, str) else item
+def _function(item: str | RecipeFunction, *defaults: str) -> RecipeFunction:
+    return load_recipe(item, defaults) if isinstance(item, str) else item
 
 
 def _label(item: str | RecipeFunction) -> str:

@@ -52,6 +52,9 @@ fp8_row_maxabs = Method("fp8_row_maxabs", encode_rows)
 import_encoded = Method("import_encoded", None)
 
 
+METHODS = {method.name: method for method in (cast_direct, grouped_absmax, fp8_row_maxabs, import_encoded)}
+
+
 def default_method(fmt: Format) -> Method:
     """The reference method of a format. Raises `ConfigError` for T2, which has none."""
     if fmt.is_direct:

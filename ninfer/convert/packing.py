@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,12 +73,22 @@ class Packed:
     bindings: Mapping[str, Binding]
 
 
-def pack(pieces: Mapping[str, Sequence[Piece]], groups: Iterable[PackingGroup]) -> Packed:
+def pack(
+    pieces: Mapping[str, Sequence[Piece]],
+    groups: Sequence[PackingGroup],
+    demanded: Collection[tuple[str, ...]] = (),
+) -> Packed:
     """Pack the pieces of every parameter (in inventory order) into objects.
 
+    Args:
+        demanded: groups that must agree; the others may fall back.
+
     Raises:
-        ConfigError: an object's shape does not fit its format; names the parameters.
+        ConfigError: an object's shape does not fit its format, or a demanded group disagrees; names the parameters.
     """
+    for group in groups:
+        if group.parameters in demanded and not _agree(pieces, group.parameters):
+            raise ConfigError(f"recipe: group: formats or methods of {', '.join(group.parameters)} differ")
     group_of = {name: group for group in _agreeing(pieces, groups) for name in group}
     tensors: list[PlannedTensor] = []
     bindings: dict[str, Binding] = {}
@@ -106,7 +116,7 @@ def packed_id(names: Sequence[str], taken: Collection[str] = ()) -> str:
     return next(name for name in itertools.chain((readable,), numbered) if name not in taken)
 
 
-def _agreeing(pieces: Mapping[str, Sequence[Piece]], groups: Iterable[PackingGroup]) -> Iterable[tuple[str, ...]]:
+def _agreeing(pieces: Mapping[str, Sequence[Piece]], groups: Iterable[PackingGroup]) -> Iterator[tuple[str, ...]]:
     for group in groups:
         for names in ((group.parameters,), group.fallback):
             found = [part for part in names if _agree(pieces, part)]

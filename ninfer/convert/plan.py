@@ -30,7 +30,7 @@ from ninfer.convert.data import NamedData, PlainData
 from ninfer.convert.methods import cast_direct, import_encoded
 from ninfer.convert.packing import Piece, PlannedTensor, pack
 from ninfer.convert.qwen3_5.adapter import QwenModel
-from ninfer.convert.qwen3_5.names import sliced
+from ninfer.convert.qwen3_5.names import BASE, sliced
 from ninfer.convert.recipe import Recipe
 from ninfer.convert.sources.rows import ConstantRows
 from ninfer.errors import ConfigError
@@ -65,7 +65,8 @@ def plan_conversion(model: QwenModel, recipe: Recipe, recipe_names: Sequence[str
     """
     recipe.check_shared()
     pieces = {spec.name: _pieces(model, recipe, spec) for spec in model.parameters if recipe.owner(spec.name) is None}
-    packed = pack(pieces, recipe.packing())
+    packed = pack(pieces, recipe.packing(), recipe.demanded_groups)
+    _check_sources(model, pieces)
     bindings = dict(packed.bindings)
     for spec in model.parameters:
         owner = recipe.owner(spec.name)
@@ -98,6 +99,14 @@ def _pieces(model: QwenModel, recipe: Recipe, spec: ParameterSpec) -> tuple[Piec
     return tuple(pieces)
 
 
+def _check_sources(model: QwenModel, pieces: Mapping[str, Sequence[Piece]]) -> None:
+    """A source that nothing takes data from is a misspelt name."""
+    taken = {piece.source for parts in pieces.values() for piece in parts}
+    for name in model.sources.names:
+        if name != BASE and name not in taken:
+            raise ConfigError(f"--source {name}: no component and no statement of the recipe takes anything from it")
+
+
 class _Uses:
     """Builds the Uses, and the small objects that hold their auxiliary values (equal values are stored once)."""
 
@@ -114,7 +123,7 @@ class _Uses:
     def _parameter_uses(self, spec: ParameterSpec) -> list[Use]:
         stated = self._recipe.policy(spec.name)
         pieces = self._pieces[self._recipe.owner(spec.name) or spec.name]
-        values = {**self._imported(spec, pieces), **stated.auxiliaries}
+        values = {**self._imported(pieces[0]), **stated.auxiliaries}
         policy = stated.policy or min(
             (_default_policy(piece.format, _INPUT_DIVISOR in values) for piece in pieces), key=_POLICY_ORDER.index
         )
@@ -124,12 +133,11 @@ class _Uses:
         bound = {role: self._auxiliary(spec, role, value) for role, value in sorted(values.items())}
         return [Use(spec.name, use.input, policy, bound) for use in spec.uses]
 
-    def _imported(self, spec: ParameterSpec, pieces: Sequence[Piece]) -> dict[str, NDArray[np.float32]]:
+    def _imported(self, first: Piece) -> dict[str, NDArray[np.float32]]:
         """The activation divisor that an imported NVFP4 matrix brings along."""
-        first = pieces[0]
         if first.method is not import_encoded or first.format is not Format.NVFP4:
             return {}
-        divisor = self._model.sources.input_divisor(spec, first.source)
+        divisor = self._model.sources.input_divisor(first.spec, first.source)
         return {} if divisor is None else {_INPUT_DIVISOR: np.array(divisor, np.float32)}
 
     def _auxiliary(self, spec: ParameterSpec, role: str, value: NDArray[np.float32]) -> Binding:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ninfer.artifact.directory import ActivationPolicy
 from ninfer.artifact.formats import Format, known_format
-from ninfer.convert.methods import CustomFunction, Method, custom_method, default_method
+from ninfer.convert.methods import METHODS, CustomFunction, Method, custom_method, default_method
 from ninfer.errors import ConfigError
 from ninfer.models.qwen3_5.config import ModelConfig
 from ninfer.models.qwen3_5.inventory import PackingGroup, ParameterSpec
@@ -81,6 +81,7 @@ class Recipe:
         self._segments: dict[str, tuple[Segment, ...]] = {}
         self._uses: dict[str, UsePolicy] = {}
         self._separate: set[str] = set()
+        self._demanded: set[tuple[str, ...]] = set()
 
     def matches(self, pattern: str) -> tuple[str, ...]:
         """Names of the parameters that `pattern` matches; may be empty."""
@@ -98,7 +99,7 @@ class Recipe:
         self,
         pattern: str,
         format: Format | str,
-        method: Method | CustomFunction | None = None,
+        method: Method | str | CustomFunction | None = None,
         *,
         source: str | None = None,
         rows: tuple[int, int] | None = None,
@@ -107,7 +108,8 @@ class Recipe:
 
         Args:
             format: a Format, its artifact name, or one of q4 q5 q6 q8 t2 fp8.
-            method: a method of `ninfer.convert.methods`, a function (see there), or None for the format's own.
+            method: a method of `ninfer.convert.methods` or its name, a function (see there), or None for the
+                format's own.
             source: name of a source given to the conversion; None is the component's own.
             rows: half-open row range; the other rows keep their assignment.
 
@@ -116,7 +118,7 @@ class Recipe:
                 or a format that a parameter may not take.
         """
         chosen = _format(format)
-        how = method if isinstance(method, Method) else custom_method(method) if method else default_method(chosen)
+        how = default_method(chosen) if method is None else _method(method)
         how.check(chosen, f"recipe: {pattern}")
         if source is not None and source not in self._sources:
             raise ConfigError(f"recipe: {pattern}: needs the source {source!r}; pass --source {source}=DIR")
@@ -148,13 +150,17 @@ class Recipe:
             self._uses[name] = UsePolicy(chosen or earlier.policy, {**earlier.auxiliaries, **values})
 
     def group(self, *patterns: str) -> None:
-        """Store the matching parameters as one object, rows in the order of the patterns."""
+        """Store the matching parameters as one object, rows in the order of the patterns.
+
+        Formats and methods must agree when the recipe is done; otherwise the conversion raises `ConfigError`.
+        """
         names = tuple(dict.fromkeys(name for pattern in patterns for name in self._required(pattern)))
         components = {self._specs[name].component for name in names}
         if len(components) > 1:
             raise ConfigError(f"recipe: group: an object belongs to one component, not to {sorted(components)}")
-        self._groups = [group for group in self._groups if not set(group.parameters) & set(names)]
+        self._groups = [self._without(group, set(names)) for group in self._groups]
         self._groups.append(PackingGroup(names))
+        self._demanded.add(names)
         self._separate -= set(names)
 
     def separate(self, pattern: str) -> None:
@@ -171,6 +177,8 @@ class Recipe:
         for name in self._required(pattern):
             if self._specs[name].shape != self._specs[owner_name].shape:
                 raise ConfigError(f"recipe: share: {name} and {owner_name} have different shapes")
+            if self._specs[owner_name].component not in (self._specs[name].component, "text"):
+                raise ConfigError(f"recipe: share: {name} may only share data of its own component or of text")
             self._shares[name] = owner_name
             self._separate.discard(name)
 
@@ -204,6 +212,11 @@ class Recipe:
         """Packing groups without what was separated or shares other data."""
         apart = self._separate | set(self._shares)
         return tuple(self._without(group, apart) for group in self._groups)
+
+    @property
+    def demanded_groups(self) -> frozenset[tuple[str, ...]]:
+        """Groups that the recipe itself asked for: they must hold, not merely be tried."""
+        return frozenset(self._demanded)
 
     def check_shared(self) -> None:
         """Raise `ConfigError` where a parameter that shares data was assigned something else than its owner."""
@@ -251,6 +264,14 @@ def _format(value: Format | str) -> Format:
         names = [*SHORT_NAMES, *(fmt.value for fmt in Format)]
         raise ConfigError(f"recipe: unknown format {value!r}; expected one of {', '.join(names)}")
     return found
+
+
+def _method(value: Method | str | CustomFunction) -> Method:
+    if isinstance(value, str) and value not in METHODS:
+        raise ConfigError(f"recipe: unknown method {value!r}; expected one of {', '.join(METHODS)} or a function")
+    if isinstance(value, str):
+        return METHODS[value]
+    return value if isinstance(value, Method) else custom_method(value)
 
 
 def _policy(value: ActivationPolicy | str | None) -> ActivationPolicy | None:

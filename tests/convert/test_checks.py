@@ -235,6 +235,8 @@ def test_options(dense: Checkpoint, copied: Copy) -> None:
         ({"proposal_ranking": source / "config.json"}, "--proposal-ranking: needs --proposal"),
         ({"components": ["text"], "proposal": 64}, "--proposal: needs one of the components mtp, dflash, dflash2"),
         ({"shard_limit": 5000}, "limit"),
+        ({"sources": {"dflsh": source}}, "--source dflsh: no component and no statement of the recipe takes"),
+        ({"sources": {"encoded": source / "nowhere"}}, "not a directory"),
     ):
         refused(source, message, **options)
         (source.parent / "out").rmdir()

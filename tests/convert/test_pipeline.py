@@ -47,8 +47,8 @@ def test_block_size_and_workers_do_not_change_a_byte(plain: Checkpoint, tmp_path
         return (tmp_path / name).read_bytes()[32:]
 
     whole = payload("a.ninfer", workers=1, block_bytes=1 << 30)
-    assert payload("b.ninfer", workers=3, block_bytes=700) == whole
-    assert payload("c.ninfer", workers=2, block_bytes=5000) == whole
+    assert payload("b.ninfer", workers=3, block_bytes=20_000) == whole
+    assert payload("c.ninfer", workers=2, block_bytes=100_000) == whole
 
 
 def test_blocks_run_in_several_threads(plain: Checkpoint, tmp_path: Path) -> None:

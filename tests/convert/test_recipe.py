@@ -71,6 +71,8 @@ def test_later_statements_win_and_stars_cross_slashes() -> None:
         (lambda r: r.group(DOWN, "mtp/layers/0/mlp/down"), "belongs to one component"),
         (lambda r: r.share(DOWN, "text/layers/*/mlp/down"), "must name one parameter that owns its data"),
         (lambda r: r.share(DOWN, "text/layers/0/mlp/up"), "have different shapes"),
+        (lambda r: r.share(DOWN, "mtp/layers/0/mlp/down"), "own component or of text"),
+        (lambda r: r.assign(DOWN, "q4", "absmax"), "unknown method 'absmax'; expected one of cast_direct"),
     ],
 )
 def test_statements_that_make_no_sense(statement: Any, message: str) -> None:
@@ -136,6 +138,7 @@ def test_group_separate_and_share_in_an_artifact(plain: Checkpoint, tmp_path: Pa
         recipe.group("text/layers/[01]/mlp/down")
         recipe.group("text/layers/2/mlp/up", "text/layers/2/mlp/gate")
         recipe.separate("text/layers/3/mlp/*")
+        recipe.group("text/layers/1/gdn/z", "text/layers/1/gdn/value")
         recipe.separate("text/layers/0/gdn/z")
         recipe.separate("text/output_head")
         recipe.assign("text/output_head", "q6")
@@ -152,6 +155,7 @@ def test_group_separate_and_share_in_an_artifact(plain: Checkpoint, tmp_path: Pa
     assert "text/layers/2/mlp/up+gate" in objects
     assert {"text/layers/3/mlp/gate", "text/layers/3/mlp/up"} <= objects
     assert {"text/layers/0/gdn/query+key", "text/layers/0/gdn/z", "text/layers/0/gdn/value"} <= objects
+    assert {"text/layers/1/gdn/query+key", "text/layers/1/gdn/z+value"} <= objects
     assert {"text/token_embedding", "text/output_head"} <= objects
     assert bindings["text/layers/3/mlp/down"] == bindings["text/layers/2/mlp/down"]
     np.testing.assert_array_equal(up, decoded_as(source["text/layers/2/mlp/up"], "q8_g32_fp16"))
@@ -163,6 +167,15 @@ def test_a_group_whose_formats_disagree_falls_back(plain: Checkpoint, tmp_path: 
         objects = {stored.id for stored in reader.directory.objects}
     names = {"text/layers/3/attention/query+key", "text/layers/3/attention/gate", "text/layers/3/attention/value"}
     assert names <= objects
+
+
+def test_a_demanded_group_must_agree(plain: Checkpoint, tmp_path: Path) -> None:
+    def override(recipe: Recipe) -> None:
+        recipe.group("text/layers/0/mlp/gate", "text/layers/0/mlp/up")
+        recipe.assign("text/layers/0/mlp/up", "q4", "grouped_absmax")
+
+    with pytest.raises(ConfigError, match=r"group: formats or methods of text/layers/0/mlp/gate, .*up differ"):
+        convert(plain.path, tmp_path / "m.ninfer", recipe=q8, overrides=[override])
 
 
 def test_uses_and_auxiliaries_in_an_artifact(plain: Checkpoint, tmp_path: Path) -> None:
@@ -271,11 +284,14 @@ def test_user_files(plain: Checkpoint, tmp_path: Path) -> None:
         "def override(recipe):\n    recipe.assign('text/*/mlp/*', 'q5')\n"
         "def other(recipe):\n    bf16(recipe)\n    recipe.assign('text/*/mlp/*', 'q6')\n"
     )
+    plainer = tmp_path / "plainer.py"
+    plainer.write_text("def recipe(recipe):\n    recipe.assign('text/*/mlp/*', 'bf16')\n")
     overridden: list[str] = [str(file)]
     for out, recipe, overrides, fmt in (
         ("a", str(file), [], "bf16"),
         ("b", f"{file}:other", [], "q6_g64_fp16"),
         ("c", f"{file}:other", overridden, "q5_g64_fp16"),
+        ("d", f"{file}:other", [str(plainer)], "bf16"),
     ):
         report = convert(plain.path, tmp_path / f"{out}.ninfer", recipe=recipe, overrides=overrides)
         assert {stored.format for stored in report.objects if stored.id == DOWN} == {fmt}

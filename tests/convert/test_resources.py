@@ -10,6 +10,7 @@ import pytest
 
 from ninfer.artifact.reader import ArtifactReader
 from ninfer.convert import convert
+from ninfer.errors import ConfigError
 from tests.checkpoints import CHAT_TEMPLATE, Checkpoint
 
 Copy = Callable[[Checkpoint], Path]
@@ -50,7 +51,7 @@ def test_vision_without_its_resources_is_left_out_unless_asked_for(
     source = copied(dense)
     (source / "preprocessor_config.json").rename(tmp_path / "kept.json")
     assert convert(source, tmp_path / "a.ninfer", recipe="q8").components == ("text", "mtp")
-    with pytest.raises(Exception, match=r"preprocessor_config\.json: file is missing; give it with --resource"):
+    with pytest.raises(ConfigError, match=r"preprocessor_config\.json: file is missing; give it with --resource"):
         convert(source, tmp_path / "b.ninfer", recipe="q8", components=["text", "vision"])
     given = {"preprocessor_config.json": tmp_path / "kept.json"}
     report = convert(source, tmp_path / "c.ninfer", recipe="q8", resources=given)
@@ -65,5 +66,5 @@ def test_mtp_that_cannot_be_computed_is_left_out_unless_asked_for(
     config["text_config"]["mtp_num_hidden_layers"] = 2
     (source / "config.json").write_text(json.dumps(config))
     assert convert(source, tmp_path / "a.ninfer", recipe="q8").components == ("text", "vision")
-    with pytest.raises(Exception, match="only one MTP layer is supported"):
+    with pytest.raises(ConfigError, match="only one MTP layer is supported"):
         convert(source, tmp_path / "b.ninfer", recipe="q8", components=["text", "mtp"])

@@ -24,6 +24,7 @@ _MODEL_TYPES = {
     Architecture.DENSE: ("qwen3_5", "qwen3_5_text"),
     Architecture.MOE: ("qwen3_5_moe", "qwen3_5_moe_text"),
 }
+_VISION_MODEL_TYPES = ("qwen3_5", "qwen3_5_vision", "qwen3_5_moe", "qwen3_5_moe_vision")
 _SUPPORTED: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "attention_bias": (False,),
@@ -208,7 +209,7 @@ def _vision(top: Fields, text: TextConfig) -> VisionConfig:
     fields = top.child("vision_config")
     _check_supported(fields, _SUPPORTED_VISION)
     architecture = text.architecture
-    if fields.get("model_type") not in (None, architecture.vision_model_type, *_MODEL_TYPES[architecture]):
+    if fields.get("model_type") not in (None, *_VISION_MODEL_TYPES):
         raise ConfigError(f"{fields.path('model_type')}: {fields.get('model_type')!r} is not a Qwen3.5 vision tower")
     if fields.get("out_hidden_size") not in (None, text.hidden_size):
         raise ConfigError(f"{fields.path('out_hidden_size')}: must equal the text hidden_size {text.hidden_size}")

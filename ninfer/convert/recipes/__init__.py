@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -24,7 +24,7 @@ RECIPES: Mapping[str, RecipeFunction] = {
 }
 
 
-def load_recipe(name: str, default_function: str = "recipe") -> RecipeFunction:
+def load_recipe(name: str, default_functions: Sequence[str] = ("recipe",)) -> RecipeFunction:
     """A recipe by name, or from `FILE.py[:function]`.
 
     Raises:
@@ -38,10 +38,12 @@ def load_recipe(name: str, default_function: str = "recipe") -> RecipeFunction:
     path = Path(f"{file}.py" if function else name)
     if not path.is_file():
         raise ConfigError(f"{path}: recipe file is missing")
-    wanted = function or default_function
-    found = getattr(_run(path), wanted, None)
-    if not callable(found):
-        raise ConfigError(f"{path}: defines no function {wanted!r}; name one with {path}:FUNCTION")
+    wanted = (function,) if function else tuple(default_functions)
+    module = _run(path)
+    found = next((value for value in (getattr(module, item, None) for item in wanted) if callable(value)), None)
+    if found is None:
+        names = " or ".join(repr(item) for item in wanted)
+        raise ConfigError(f"{path}: defines no function {names}; name one with {path}:FUNCTION")
     result: RecipeFunction = found
     return result
 
