@@ -16,7 +16,7 @@ from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.stats import EngineStats
 from ninfer.runtime.instance import ModelInstance, Progress
-from ninfer.runtime.options import SettledOptions, settle
+from ninfer.runtime.options import SettledOptions, check_device, settle
 from ninfer.runtime.scoring import DEFAULT_CONTEXT, DEFAULT_STRIDE, CausalScoreCore, ScoreReport, TokenScore
 from ninfer.types import (
     ChatPrompt,
@@ -204,6 +204,7 @@ class Scorer:
 def _open(
     model: str | os.PathLike[str], options: EngineOptions, progress: Progress | None
 ) -> tuple[ModelInstance, SettledOptions]:
+    check_device(options.device)
     instance = ModelInstance.open(model, progress)
     settled = settle(options, instance.config.text.max_position_embeddings)
     torch.set_num_threads(settled.threads)

@@ -32,7 +32,7 @@ def settle(options: EngineOptions, model_context: int) -> SettledOptions:
     Raises:
         ConfigError: naming the flag, its value and what is allowed.
     """
-    _check_device(options.device)
+    check_device(options.device)
     context = _context(options.max_context, model_context)
     lanes = _within("--max-concurrency", options.max_concurrency, 1, MAX_LANES)
     chunk = options.prefill_chunk
@@ -62,7 +62,8 @@ def _first_sibling(cpu: int) -> str:
         return str(cpu)
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Refuse a device that this release cannot run on. Raises ConfigError saying what to do instead."""
     if device in ("auto", "cpu"):
         return
     if device == "cuda" or device.startswith("cuda:"):
