@@ -16,7 +16,7 @@ from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.stats import EngineStats
 from ninfer.runtime.instance import ModelInstance, Progress
-from ninfer.runtime.options import SettledOptions, check_device, settle
+from ninfer.runtime.options import SettledOptions, check_device, settle, settle_threads
 from ninfer.runtime.scoring import DEFAULT_CONTEXT, DEFAULT_STRIDE, CausalScoreCore, ScoreReport, TokenScore
 from ninfer.types import (
     ChatPrompt,
@@ -204,11 +204,11 @@ class Scorer:
 def _open(
     model: str | os.PathLike[str], options: EngineOptions, progress: Progress | None
 ) -> tuple[ModelInstance, SettledOptions]:
+    """Weights are prepared for the number of threads that will run them, so that comes first."""
     check_device(options.device)
+    torch.set_num_threads(settle_threads(options.threads))
     instance = ModelInstance.open(model, progress)
-    settled = settle(options, instance.config.text.max_position_embeddings)
-    torch.set_num_threads(settled.threads)
-    return instance, settled
+    return instance, settle(options, instance.config.text.max_position_embeddings)
 
 
 def _draw_seed() -> int:

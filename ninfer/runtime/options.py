@@ -39,7 +39,7 @@ def settle(options: EngineOptions, model_context: int) -> SettledOptions:
     if chunk < CHUNK_STEP or chunk % CHUNK_STEP:
         raise ConfigError(f"--prefill-chunk must be a positive multiple of {CHUNK_STEP}, got {chunk}")
     return SettledOptions(
-        threads=_threads(options.threads),
+        threads=settle_threads(options.threads),
         kv_dtype=options.kv_dtype,
         limits=ProgramLimits(lanes, context, _kv_pages(options.kv_capacity, context, lanes), chunk),
         max_pending_requests=_within("--max-pending-requests", options.max_pending_requests, 1, 1 << 20),
@@ -90,7 +90,8 @@ def _kv_pages(asked: int | None, context: int, lanes: int) -> int:
     return asked
 
 
-def _threads(asked: int | None) -> int:
+def settle_threads(asked: int | None) -> int:
+    """CPU threads to use: what was asked for, else the physical cores."""
     return physical_cores() if asked is None else _within("--threads", asked, 1, 1024)
 
 
