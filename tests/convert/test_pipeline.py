@@ -42,8 +42,8 @@ def test_memory_is_bounded_by_blocks_not_by_tensors(big: Checkpoint, tmp_path: P
 
 
 def test_block_size_and_workers_do_not_change_a_byte(plain: Checkpoint, tmp_path: Path) -> None:
-    def payload(name: str, **options: int) -> bytes:
-        convert(plain.path, tmp_path / name, recipe="groupwise", **options)  # type: ignore[arg-type]
+    def payload(name: str, *, workers: int, block_bytes: int) -> bytes:
+        convert(plain.path, tmp_path / name, recipe="groupwise", workers=workers, block_bytes=block_bytes)
         return (tmp_path / name).read_bytes()[32:]
 
     whole = payload("a.ninfer", workers=1, block_bytes=1 << 30)
