@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ninfer.errors import ConfigError
+from ninfer.models.qwen3_5.state import image_bytes
 from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.stats import EngineStats
@@ -208,7 +209,8 @@ def _open(
     check_device(options.device)
     torch.set_num_threads(settle_threads(options.threads))
     instance = ModelInstance.open(model, progress)
-    return instance, settle(options, instance.config.text.max_position_embeddings)
+    config = instance.config.text
+    return instance, settle(options, config.max_position_embeddings, image_bytes(config))
 
 
 def _draw_seed() -> int:

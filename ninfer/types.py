@@ -338,6 +338,11 @@ class EngineOptions:
     `device`: `auto`, `cpu` or `cuda[:i]`. `threads`: CPU threads, None = physical cores. `max_context`: tokens per
     request, None = the model's limit, capped at 32768. `kv_capacity`: pages of 64 tokens shared by all requests,
     None = room for one full context (at least one page per lane). `prefill_chunk`: a multiple of 128.
+
+    Prefix reuse keeps checkpoints of earlier prompts and answers. `device_state_slots`: state images kept ready, 0
+    turns reuse off, None = up to 32 in 1 GiB. `host_state_slots` and `host_kv_mib`: how many images and how much of
+    their keys and values may wait in host memory. The last three bound what is kept: continuations, prefixes shared
+    between sessions (None = lanes, at least 4), and anchors inside long prompts; None = as many as the slots allow.
     """
 
     device: str = "auto"
@@ -349,3 +354,9 @@ class EngineOptions:
     max_concurrency: int = 1
     max_pending_requests: int = 64
     concurrent_prefill: bool = False
+    device_state_slots: int | None = None
+    host_state_slots: int = 32
+    host_kv_mib: int = 1024
+    max_private_continuations: int | None = None
+    max_shared_prefixes: int | None = None
+    max_long_anchors: int | None = None

@@ -178,6 +178,64 @@ class CapacityFlags:
             help="Let prompts advance beside running answers.",
         ),
     ] = False
+    device_state_slots: Annotated[
+        int | None,
+        typer.Option(
+            "--device-state-slots",
+            metavar="N",
+            min=0,
+            help="Checkpoints kept ready for reuse; 0 turns reuse off.",
+            show_default="up to 32",
+        ),
+    ] = None
+    host_state_slots: Annotated[
+        int,
+        typer.Option(
+            "--host-state-slots",
+            metavar="N",
+            min=0,
+            help="Checkpoints that may wait in host memory.",
+        ),
+    ] = 32
+    host_kv_mib: Annotated[
+        int,
+        typer.Option(
+            "--host-kv-mib",
+            metavar="N",
+            min=0,
+            help="MiB of host memory for their keys and values.",
+        ),
+    ] = 1024
+    max_private_continuations: Annotated[
+        int | None,
+        typer.Option(
+            "--max-private-continuations",
+            metavar="N",
+            min=1,
+            help="Conversations kept for reuse.",
+            show_default="as the slots allow",
+        ),
+    ] = None
+    max_shared_prefixes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-shared-prefixes",
+            metavar="N",
+            min=0,
+            help="Prefixes kept for everyone.",
+            show_default="lanes, at least 4",
+        ),
+    ] = None
+    max_long_anchors: Annotated[
+        int | None,
+        typer.Option(
+            "--max-long-anchors",
+            metavar="N",
+            min=0,
+            help="Checkpoints inside long prompts.",
+            show_default="as the slots allow",
+        ),
+    ] = None
 
     def options(self, compute: ComputeFlags) -> EngineOptions:
         """All engine options."""
@@ -188,6 +246,12 @@ class CapacityFlags:
             max_concurrency=self.max_concurrency or 1,
             max_pending_requests=self.max_pending_requests,
             concurrent_prefill=self.concurrent_prefill,
+            device_state_slots=self.device_state_slots,
+            host_state_slots=self.host_state_slots,
+            host_kv_mib=self.host_kv_mib,
+            max_private_continuations=self.max_private_continuations,
+            max_shared_prefixes=self.max_shared_prefixes,
+            max_long_anchors=self.max_long_anchors,
         )
 
 

@@ -11,6 +11,9 @@ from ninfer.runtime.program.pages import pages_for
 from ninfer.types import EngineOptions, KvDtype
 
 MAX_LANES = 8
+MAX_SLOTS = 4096
+DEFAULT_SLOTS = 32
+DEFAULT_SLOT_BYTES = 1 << 30
 DEFAULT_CONTEXT_CAP = 32768
 CHUNK_STEP = 128
 
@@ -26,8 +29,8 @@ class SettledOptions:
     concurrent_prefill: bool
 
 
-def settle(options: EngineOptions, model_context: int) -> SettledOptions:
-    """Check every option and fill in what was left open.
+def settle(options: EngineOptions, model_context: int, image_bytes: int) -> SettledOptions:
+    """Check every option and fill in what was left open. `image_bytes` is the size of one state image.
 
     Raises:
         ConfigError: naming the flag, its value and what is allowed.
@@ -41,7 +44,15 @@ def settle(options: EngineOptions, model_context: int) -> SettledOptions:
     return SettledOptions(
         threads=settle_threads(options.threads),
         kv_dtype=options.kv_dtype,
-        limits=ProgramLimits(lanes, context, _kv_pages(options.kv_capacity, context, lanes), chunk),
+        limits=ProgramLimits(
+            max_concurrency=lanes,
+            max_context=context,
+            kv_pages=_kv_pages(options.kv_capacity, context, lanes),
+            prefill_chunk=chunk,
+            checkpoint_images=_state_slots(options.device_state_slots, image_bytes),
+            host_images=_within("--host-state-slots", options.host_state_slots, 0, MAX_SLOTS),
+            host_kv_bytes=_within("--host-kv-mib", options.host_kv_mib, 0, 1 << 24) << 20,
+        ),
         max_pending_requests=_within("--max-pending-requests", options.max_pending_requests, 1, 1 << 20),
         concurrent_prefill=options.concurrent_prefill,
     )
@@ -88,6 +99,12 @@ def _kv_pages(asked: int | None, context: int, lanes: int) -> int:
             f"and {lanes} lanes, got {asked}"
         )
     return asked
+
+
+def _state_slots(asked: int | None, image_bytes: int) -> int:
+    if asked is None:
+        return min(DEFAULT_SLOTS, DEFAULT_SLOT_BYTES // image_bytes)
+    return _within("--device-state-slots", asked, 0, MAX_SLOTS)
 
 
 def settle_threads(asked: int | None) -> int:

@@ -41,6 +41,15 @@ def allocate_state(config: TextConfig, codec: KvCodec, pages: int, images: int) 
     )
 
 
+def image_bytes(config: TextConfig) -> int:
+    """Bytes of one state image over all GDN layers; 1 for a model that has none, whose images are empty."""
+    c = config.gdn
+    if c is None:
+        return 1
+    elements = c.value_heads * c.value_dim * c.key_dim + (c.conv_taps - 1) * c.conv_width
+    return max(1, 4 * elements * config.layer_types.count(LayerType.GDN))
+
+
 def _pool(config: TextConfig, codec: KvCodec, pages: int) -> KvPool:
     assert config.attention is not None
     return make_kv_pool(codec, pages, config.attention.kv_heads, config.attention.head_dim)
