@@ -34,7 +34,9 @@ def request(lane: int) -> GenerationRequest:
 
 
 def options(dtype: KvDtype) -> EngineOptions:
-    return EngineOptions(max_context=256, kv_capacity=32, kv_dtype=dtype, prefill_chunk=128, max_concurrency=LANES)
+    return EngineOptions(
+        threads=1, max_context=256, kv_capacity=32, kv_dtype=dtype, prefill_chunk=128, max_concurrency=LANES
+    )
 
 
 def answer(result: GenerationResult) -> tuple[object, ...]:
@@ -99,7 +101,7 @@ def test_answers_do_not_depend_on_the_prefill_chunk(models: Models, chunk: int) 
     asked = GenerationRequest(TokenPrompt(ids), 4, Sampling.greedy(), StopConditions(ignore_eos=True), top_logprobs=3)
 
     def run(chunk: int) -> tuple[object, ...]:
-        with Engine(artifact, EngineOptions(max_context=512, prefill_chunk=chunk)) as engine:
+        with Engine(artifact, EngineOptions(threads=1, max_context=512, prefill_chunk=chunk)) as engine:
             return answer(engine.generate(asked).result())
 
     assert run(chunk) == run(1024)

@@ -39,6 +39,7 @@ def prompt(length: int) -> tuple[int, ...]:
 def generate(artifact: Path, chunk: int, lengths: Sequence[int] = PROMPTS) -> list[GenerationResult]:
     """Greedy answers to all prompts at once, so that decode runs in batches."""
     options = EngineOptions(
+        threads=1,
         kv_dtype=KvDtype.FP32,
         max_context=512,
         max_concurrency=len(lengths),
@@ -116,7 +117,9 @@ def windowed_nll(model: torch.nn.Module, tokens: Sequence[int], context: int, st
 def test_score_equals_windowed_transformers(models: Models, context: int, stride: int) -> None:
     checkpoint, artifact = models("tied", "bf16")
     logprobs: list[float] = []
-    with Scorer(artifact, EngineOptions(kv_dtype=KvDtype.FP32, prefill_chunk=128), context, stride) as scorer:
+    with Scorer(
+        artifact, EngineOptions(threads=1, kv_dtype=KvDtype.FP32, prefill_chunk=128), context, stride
+    ) as scorer:
         report = scorer.score([("text", TEXT)], on_token=lambda score: logprobs.append(score.logprob))
         tokens = scorer.encode(TEXT)
     expected = windowed_nll(reference_model(checkpoint), tokens, context, stride)
