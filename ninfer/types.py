@@ -193,12 +193,54 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class CheckpointKind(enum.Enum):
+    """Why a reusable checkpoint was made."""
+
+    SESSION_ENDPOINT = "session_endpoint"
+    TURN_CLOSURE = "turn_closure"
+    RESPONSE_REPLAY = "response_replay"
+    LONG_ANCHOR = "long_anchor"
+    SHARED_PREFIX = "shared_prefix"
+
+
+class ReuseReason(enum.Enum):
+    """Why a request reused what it did.
+
+    NO_CHECKPOINT: no checkpoint lies at or below the token where the prompt leaves every known history.
+    IDENTITY_DIFFERS: known histories differ from the very first token, or in what else shaped them (mode, media).
+    EVICTED: a checkpoint would have served, but had been given up for room. NOT_WORTH_IT: one would have served, but
+    there was no room for it now, or computing anew was cheaper. DISABLED: the request takes no part in the cache.
+    """
+
+    HIT = "hit"
+    NO_CHECKPOINT = "no_checkpoint"
+    IDENTITY_DIFFERS = "identity_differs"
+    EVICTED = "evicted"
+    NOT_WORTH_IT = "not_worth_it"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """How much of a prompt was reused, and why no more.
+
+    A HIT started from a checkpoint of `kind` at `frontier` tokens. The prompt is known to share `common_tokens` leading
+    tokens with an earlier history: what lies between that and `frontier` was computed again.
+    """
+
+    reason: ReuseReason
+    frontier: int = 0
+    common_tokens: int = 0
+    kind: CheckpointKind | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationStart:
     """The request was admitted: committed facts about its prompt, sent before any output."""
 
     prompt_tokens: int
     reused_tokens: int
+    reuse: Reuse | None = None
 
 
 @dataclass(frozen=True, slots=True)

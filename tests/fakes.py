@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from ninfer.runtime.core.program import (
     Assessment,
-    AxisOccupancy,
+    CheckpointFacts,
+    CheckpointHandle,
     DecodeRow,
+    Degradation,
     MaterialisationTarget,
     Occupancy,
     PendingBatch,
@@ -32,8 +34,10 @@ from ninfer.runtime.core.program import (
     StalePlan,
     TerminalChoice,
     UnitFault,
+    Victim,
 )
 from ninfer.types import PreparedPrompt, ResolvedSampling, TokenLogprob
+from tests.fake_stores import FakeCheckpoint, FakeSequence, FakeStores
 
 GREEDY = ResolvedSampling(0.0, 1.0, 0, 0.0, 0.0, 0.0, 1.0, 0)
 LogEntry = tuple[object, ...]
@@ -65,24 +69,20 @@ def scripted_token(prompt: PreparedPrompt, position: int) -> int:
 # --- Program ----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class FakeSequence:
-    """What the scripted Program knows of an active sequence."""
-
-    handle: SequenceHandle
-    demand: SequenceDemand
-    pages: int
-    prefilled: int = 0
-    output: list[int] = field(default_factory=list)
-    terminal: bool = False
-
-
 @dataclass(frozen=True)
 class FakePlan:
+    """Exactly one of a target (materialisation), a sequence (capture or end) or neither (reclaim)."""
+
     revision: int
-    pages: int
+    victims: tuple[Victim, ...] = ()
     target: MaterialisationTarget | None = None
     sequence: SequenceHandle | None = None
+    choice: TerminalChoice | None = None
+
+    @property
+    def ends(self) -> bool:
+        """True for the end of a sequence."""
+        return self.choice is not None
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,11 @@ class FakeBatch:
 
 
 class FakeTransaction:
-    """Takes `stages` advances. `commits_at` of them suffice for the end state to be fixed: a later abort commits."""
+    """Takes `stages` advances; the first one degrades the victims, which stays done.
+
+    `commits_at` advances suffice for the end state to be fixed: a later abort commits. The end of a sequence always
+    does.
+    """
 
     def __init__(self, program: ScriptedProgram, plan: FakePlan, stages: int, commits_at: int | None) -> None:
         self._program = program
@@ -100,11 +104,20 @@ class FakeTransaction:
         self._left = stages
         self._commits_at = commits_at
         self._stages = stages
+        self._degraded = False
+
+    @property
+    def sequence(self) -> SequenceHandle | None:
+        """The active sequence that the transaction is about."""
+        return self._plan.sequence
 
     def advance(self) -> bool:
         self._program.enter("advance")
         self._program.require(self._program.transaction is self, "advance of a closed transaction")
         self._program.require(self._left > 0, "advance of a complete transaction")
+        if not self._degraded:
+            self._program.begin(self._plan)
+            self._degraded = True
         self._left -= 1
         return self._left == 0
 
@@ -113,10 +126,11 @@ class FakeTransaction:
         self._program.require(self._program.transaction is self, "abort of a closed transaction")
         self._program.transaction = None
         done = self._stages - self._left
-        if self._plan.target is None or (self._commits_at is not None and done >= self._commits_at):
+        if self._plan.ends or (self._commits_at is not None and done >= self._commits_at):
+            if not self._degraded:
+                self._program.begin(self._plan)
             return self._program.apply(self._plan)
-        self._program.undo(self._plan)
-        return ResourceResult(ResourceOutcome.ABORTED)
+        return self._program.undo(self._plan, self._degraded)
 
     def result(self) -> ResourceResult:
         self._program.enter("result")
@@ -127,7 +141,7 @@ class FakeTransaction:
 
 
 class ScriptedProgram:
-    """A Program whose physics are a page count and whose model is `scripted_token`.
+    """A Program whose physics are `FakeStores` and whose model is `scripted_token`.
 
     `span` tokens come with every decode row (as far as its budget goes). `observer` runs at the start of every call,
     right after the call was logged.
@@ -144,20 +158,20 @@ class ScriptedProgram:
         stages: int = 1,
         terminal_stages: int = 1,
         commits_at: int | None = None,
+        images: int = 0,
+        host_images: int = 0,
     ) -> None:
-        self._limits = ProgramLimits(lanes, max_context, pages, prefill_chunk, page_tokens)
+        self._limits = ProgramLimits(lanes, max_context, pages, prefill_chunk, page_tokens, images, host_images)
         self._span = span
         self._stages = stages
         self._terminal_stages = terminal_stages
         self._commits_at = commits_at
         self._revision = 0
-        self._generation = 0
         self._batch: FakeBatch | None = None
         self._serial = 0
-        self._held = 0
+        self.stores = FakeStores(self._limits)
         self.stale_plans = 0
         self.transaction: FakeTransaction | None = None
-        self.sequences: dict[SequenceHandle, FakeSequence] = {}
         self.log: list[LogEntry] = []
         self.violations: list[str] = []
         self.closed = False
@@ -180,13 +194,24 @@ class ScriptedProgram:
         return [entry for entry in self.log if entry[0] == operation]
 
     @property
-    def free_pages(self) -> int:
-        """Pages neither reserved by an active sequence nor held by an open transaction."""
-        return self._limits.kv_pages - self._held - sum(sequence.pages for sequence in self.sequences.values())
+    def sequences(self) -> dict[SequenceHandle, FakeSequence]:
+        """Active sequences."""
+        return self.stores.sequences
 
-    def pages_of(self, demand: SequenceDemand) -> int:
-        """The full reservation of a demand."""
-        return -(-(len(demand.prompt.token_ids) + demand.max_new_tokens) // self._limits.page_tokens)
+    @property
+    def checkpoints(self) -> dict[CheckpointHandle, FakeCheckpoint]:
+        """Checkpoints that exist."""
+        return self.stores.checkpoints
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that no sequence, open transaction or checkpoint on the device holds."""
+        return self._limits.kv_pages - len(self.stores.used())
+
+    @property
+    def reclaimable_pages(self) -> int:
+        """Free pages once every checkpoint is gone."""
+        return self._limits.kv_pages - len(self.stores.used(self.checkpoints))
 
     def require(self, condition: bool, message: str) -> None:
         """Note misuse, then raise as a real Program would."""
@@ -215,36 +240,111 @@ class ScriptedProgram:
 
     def assess(self, target: MaterialisationTarget) -> Assessment:
         self.enter("assess", target.demand.prompt.token_ids[0])
-        need = self.pages_of(target.demand)
+        self._check_victims(target.victims)
+        need = self.stores.pages_of(target.demand)
         if need > self._limits.kv_pages:
             reason = f"the request needs {need} pages, kv_capacity is {self._limits.kv_pages}"
             return Assessment(Readiness.PERMANENTLY_INFEASIBLE, reason)
-        if need > self.free_pages or len(self.sequences) >= self._limits.max_concurrency:
-            return Assessment(Readiness.TEMPORARILY_BLOCKED, f"{need} pages needed, {self.free_pages} free")
-        return Assessment(Readiness.NEEDS_TRANSFER if self._stages > 1 else Readiness.READY)
+        used = self.stores.used([victim.checkpoint for victim in target.victims])
+        if target.checkpoint is not None:
+            self._check_source(target)
+            used.update(self.checkpoints[target.checkpoint].pages or ())
+            need = self.stores.need(target)
+        free = self._limits.kv_pages - len(used)
+        if need > free or len(self.sequences) >= self._limits.max_concurrency:
+            return Assessment(Readiness.TEMPORARILY_BLOCKED, f"{need} pages needed, {free} free")
+        return self._ready(target.victims, self._stages > 1 or target.checkpoint is not None)
+
+    def assess_capture(self, sequence: SequenceHandle, victims: Sequence[Victim] = ()) -> Assessment:
+        self.enter("assess_capture", sequence)
+        self.require(self._sequence(sequence).frontier > 0, "capture of an empty state")
+        return self._assess_image(victims)
+
+    def assess_retain(self, sequence: SequenceHandle, victims: Sequence[Victim] = ()) -> Assessment:
+        self.enter("assess_retain", sequence)
+        self.require(self._sequence(sequence).frontier > 0, "retention of an empty state")
+        return self._assess_image(victims)
+
+    def _assess_image(self, victims: Sequence[Victim]) -> Assessment:
+        self._check_victims(victims)
+        if self.stores.images([victim.checkpoint for victim in victims]) >= self._limits.checkpoint_images:
+            return Assessment(Readiness.TEMPORARILY_BLOCKED, "no image slot")
+        return self._ready(victims, False)
+
+    def _ready(self, victims: Sequence[Victim], copies: bool) -> Assessment:
+        if not self.stores.host_fits(victims):
+            return Assessment(Readiness.TEMPORARILY_BLOCKED, "no host slot")
+        moved = sum(victim.degradation is Degradation.HOST_ONLY for victim in victims) + copies
+        readiness = Readiness.NEEDS_TRANSFER if moved else Readiness.READY
+        return Assessment(readiness, transfer_bytes=100 * moved, transfer_operations=moved)
+
+    def _check_victims(self, victims: Sequence[Victim]) -> None:
+        known = [self.checkpoints.get(victim.checkpoint) for victim in victims]
+        self.require(None not in known, "a victim does not exist")
+        self.require(len({victim.checkpoint for victim in victims}) == len(victims), "a victim is named twice")
+        for victim, checkpoint in zip(victims, known, strict=True):
+            moved = victim.degradation is Degradation.HOST_ONLY
+            self.require(not (moved and checkpoint and checkpoint.pages is None), "a degradation went up")
+
+    def _check_source(self, target: MaterialisationTarget) -> None:
+        assert target.checkpoint is not None
+        self.require(target.checkpoint in self.checkpoints, "the source does not exist")
+        source, prompt = self.checkpoints[target.checkpoint], target.demand.prompt
+        self.require(source.identity == prompt.identity, "the source has another identity")
+        self.require(prompt.token_ids[: len(source.tokens)] == source.tokens, "the source has another history")
+        self.require(len(source.tokens) < len(prompt.token_ids), "no token is left to recompute")
+        self.require(target.checkpoint not in [v.checkpoint for v in target.victims], "the source is a victim")
+
+    def common_prefix(self, checkpoint: CheckpointHandle, prompt: PreparedPrompt) -> int:
+        self.require(checkpoint in self.checkpoints, "comparison with a checkpoint that does not exist")
+        source = self.checkpoints[checkpoint]
+        pairs = zip(source.tokens, prompt.token_ids, strict=False)
+        equal = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(source.tokens), len(prompt.token_ids)))
+        return equal if source.identity == prompt.identity else 0
+
+    def facts(self, checkpoint: CheckpointHandle) -> CheckpointFacts:
+        self.require(checkpoint in self.checkpoints, "facts of a checkpoint that does not exist")
+        return self.stores.facts(checkpoint)
 
     def proves_backfill(
         self, head: SequenceDemand, donors: Sequence[SequenceHandle], borrower: MaterialisationTarget
     ) -> bool:
         self.enter("proves_backfill", head.prompt.token_ids[0], borrower.demand.prompt.token_ids[0])
         self.require(all(donor in self.sequences for donor in donors), "a donor is no longer active")
-        freed = sum(self.sequences[donor].pages for donor in donors)
         lanes = len(self.sequences) - len(donors) + 2 <= self._limits.max_concurrency
-        return lanes and self.free_pages - self.pages_of(borrower.demand) + freed >= self.pages_of(head)
+        shared = self.stores.shared(borrower)
+        staying = {page for s in self.sequences.values() if s.handle not in donors for page in s.pages}
+        fresh = self.stores.pages_of(borrower.demand) - len(shared)
+        free = self._limits.kv_pages - len(staying.union(shared)) - fresh
+        return lanes and free >= self.stores.pages_of(head)
 
     # --- resource transactions ---
 
     def seal(self, target: MaterialisationTarget) -> ResourcePlan:
         self.enter("seal", target.demand.prompt.token_ids[0])
-        self.require(target.checkpoint is None, "there are no checkpoints")
-        need = self.pages_of(target.demand)
-        self.require(need <= self.free_pages, "sealed a target that does not fit")
-        return FakePlan(self._revision, need, target=target)
+        self._check_victims(target.victims)
+        if target.checkpoint is not None:
+            self._check_source(target)
+        return FakePlan(self._revision, target.victims, target=target)
 
-    def seal_terminal(self, sequence: SequenceHandle, choice: TerminalChoice) -> ResourcePlan:
+    def seal_capture(self, sequence: SequenceHandle, victims: Sequence[Victim] = ()) -> ResourcePlan:
+        self.enter("seal_capture", sequence)
+        self.require(self._assess_image(victims).feasible, "sealed a capture without an image slot")
+        self.require(not self._sequence(sequence).terminal, "capture of a terminal sequence")
+        return FakePlan(self._revision, tuple(victims), sequence=sequence)
+
+    def seal_terminal(
+        self, sequence: SequenceHandle, choice: TerminalChoice, victims: Sequence[Victim] = ()
+    ) -> ResourcePlan:
         self.enter("seal_terminal", sequence)
-        self.require(choice is TerminalChoice.RELEASE, "nothing can be retained")
-        return FakePlan(self._revision, self._sequence(sequence).pages, sequence=sequence)
+        if choice is TerminalChoice.RETAIN:
+            self.require(self._assess_image(victims).feasible, "retained without an image slot")
+        return FakePlan(self._revision, tuple(victims), sequence=self._sequence(sequence).handle, choice=choice)
+
+    def seal_reclaim(self, victims: Sequence[Victim]) -> ResourcePlan:
+        self.enter("seal_reclaim")
+        self._check_victims(victims)
+        return FakePlan(self._revision, tuple(victims))
 
     def start(self, plan: ResourcePlan) -> RunningTransaction:
         self.enter("start")
@@ -256,44 +356,66 @@ class ScriptedProgram:
             raise StalePlan("scripted")
         if plan.revision != self._revision:
             raise StalePlan(f"sealed under {plan.revision}, now {self._revision}")
-        if plan.target is not None:
-            self._held += plan.pages
-        stages = self._stages if plan.target is not None else self._terminal_stages
         self._revision += 1
-        self.transaction = FakeTransaction(self, plan, stages, self._commits_at)
+        self.transaction = FakeTransaction(
+            self, plan, self._terminal_stages if plan.ends else self._stages, self._commits_at
+        )
         return self.transaction
 
+    def begin(self, plan: FakePlan) -> None:
+        """Carry out a plan's degradations, and hold what its end state needs."""
+        self.stores.degrade(plan.victims)
+        if plan.target is not None:
+            used = self.stores.used()
+            need = self.stores.need(plan.target)
+            self.require(need <= self._limits.kv_pages - len(used), "started a target that does not fit")
+            self.stores.held = self.stores.take(need)
+
     def apply(self, plan: FakePlan) -> ResourceResult:
-        """The committed end state of a plan."""
+        """The committed end state of a plan that has begun."""
         self._revision += 1
-        if plan.target is None:
-            assert plan.sequence is not None
+        result = replace(_degraded(plan), outcome=ResourceOutcome.COMMITTED)
+        if plan.target is not None:
+            return self._activate(plan.target, result)
+        if plan.sequence is None:
+            return result
+        sequence = self.sequences[plan.sequence]
+        if plan.choice is not TerminalChoice.RELEASE:
+            result = replace(result, published=self.stores.publish(sequence))
+            self.log.append(("published", plan.sequence, sequence.frontier))
+        if plan.ends:
             del self.sequences[plan.sequence]
             self.log.append(("released", plan.sequence))
-            return ResourceResult(ResourceOutcome.COMMITTED)
-        self._held -= plan.pages
-        taken = {handle.index for handle in self.sequences}
-        index = next(number for number in range(self._limits.max_concurrency) if number not in taken)
-        self._generation += 1
-        handle = SequenceHandle(index, self._generation)
-        self.sequences[handle] = FakeSequence(handle, plan.target.demand, plan.pages)
-        self.committed[plan.target.demand.prompt.token_ids] = self.sequences[handle].output
-        self.log.append(("activated", handle))
-        return ResourceResult(ResourceOutcome.COMMITTED, sequence=handle)
+        return result
 
-    def undo(self, plan: FakePlan) -> None:
+    def _activate(self, target: MaterialisationTarget, result: ResourceResult) -> ResourceResult:
+        sequence = self.stores.open(target)
+        self.committed[target.demand.prompt.token_ids] = sequence.output
+        self.log.append(("activated", sequence.handle))
+        removed = result.removed if target.checkpoint is None or not target.consume else (target.checkpoint,)
+        return replace(
+            result,
+            sequence=sequence.handle,
+            reused_tokens=sequence.prefilled,
+            removed=tuple(dict.fromkeys((*result.removed, *removed))),
+        )
+
+    def undo(self, plan: FakePlan, begun: bool) -> ResourceResult:
         """The aborted end state of a plan."""
         self._revision += 1
-        self._held -= plan.pages
+        self.stores.held = []
+        return _degraded(plan) if begun else ResourceResult(ResourceOutcome.ABORTED)
 
     # --- model transactions ---
 
-    def prefill(self, sequence: SequenceHandle) -> PrefillProgress:
+    def prefill(self, sequence: SequenceHandle, until: int | None = None) -> PrefillProgress:
         self.enter("prefill", sequence)
         state = self._runnable(sequence)
         left = len(state.demand.prompt.token_ids) - state.prefilled
         self.require(left > 0, "prefill of a complete prompt")
-        consumed = min(left, self._limits.prefill_chunk)
+        limit = left if until is None else until - state.prefilled
+        self.require(limit > 0, "prefill of nothing")
+        consumed = min(left, limit, self._limits.prefill_chunk)
         state.prefilled += consumed
         pending = self._open([self._row(state, 1)]) if consumed == left else None
         return PrefillProgress(consumed, pending)
@@ -355,11 +477,7 @@ class ScriptedProgram:
     def occupancy(self) -> Occupancy:
         self.observer()
         self.require(not self.closed, "occupancy after close")
-        allocated = sum(
-            -(-(state.prefilled + len(state.output)) // self._limits.page_tokens) for state in self.sequences.values()
-        )
-        reserved = self._limits.kv_pages - self.free_pages - allocated
-        return Occupancy((AxisOccupancy("main", self._limits.kv_pages, allocated, reserved, self.free_pages),))
+        return Occupancy(self.stores.axes())
 
     def close(self) -> None:
         self.observer()
@@ -367,8 +485,8 @@ class ScriptedProgram:
         if self.closed:
             self.violations.append("closed twice")
         self.closed = True
-        self.transaction, self._batch, self._held = None, None, 0
-        self.sequences.clear()
+        self.transaction, self._batch = None, None
+        self.stores.clear()
 
     def _sequence(self, handle: SequenceHandle) -> FakeSequence:
         self.require(handle in self.sequences, f"use of a released sequence {handle}")
@@ -376,6 +494,9 @@ class ScriptedProgram:
 
     def _runnable(self, handle: SequenceHandle) -> FakeSequence:
         self.require(self._batch is None, "a unit was started with an open batch")
+        self.require(
+            self.transaction is None or self.transaction.sequence != handle, "a sequence in transition was run"
+        )
         state = self._sequence(handle)
         self.require(not state.terminal, "a terminal sequence was run")
         return state
@@ -390,3 +511,9 @@ class ScriptedProgram:
         self._serial += 1
         self._batch = FakeBatch(self._serial, tuple(rows))
         return self._batch
+
+
+def _degraded(plan: FakePlan) -> ResourceResult:
+    """A plan whose degradations alone were carried out."""
+    removed = tuple(v.checkpoint for v in plan.victims if v.degradation is Degradation.DELETE)
+    return ResourceResult(ResourceOutcome.ABORTED, removed=removed, degraded=plan.victims)

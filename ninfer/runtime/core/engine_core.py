@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ninfer.errors import EngineFailure, RequestError, RequestErrorKind
+from ninfer.runtime.core.cache.cost import CostModel
+from ninfer.runtime.core.cache.options import CacheOptions
 from ninfer.runtime.core.capacity import CapacityLease, OutstandingCapacity
 from ninfer.runtime.core.channel import Failure, ResponseChannel
 from ninfer.runtime.core.handle import GenerationHandle
@@ -30,10 +32,16 @@ logger = logging.getLogger("ninfer.engine")
 
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
-    """`max_pending_requests` may wait beyond the active ones; `concurrent_prefill` admits during another's prefill."""
+    """`max_pending_requests` may wait beyond the active ones; `concurrent_prefill` admits during another's prefill.
+
+    `cache` limits the catalog of checkpoints, by default to what Program has room for; `cost` ranks what to keep and
+    reuse.
+    """
 
     max_pending_requests: int = 64
     concurrent_prefill: bool = False
+    cache: CacheOptions | None = None
+    cost: CostModel | None = None
 
 
 class EngineCore:
@@ -52,7 +60,7 @@ class EngineCore:
         self._options = options
         self._clock = clock
         self._capacity = OutstandingCapacity(options.max_pending_requests + self._limits.max_concurrency)
-        self._loop = ControlLoop(program, options.concurrent_prefill, clock)
+        self._loop = ControlLoop(program, options.concurrent_prefill, clock, options.cache, options.cost)
         self._orders = itertools.count()
         self._signal = threading.Condition()
         self._signalled = False
@@ -194,6 +202,7 @@ class EngineCore:
             capacity=self._capacity.limit,
             submitted=0,
             refused=0,
+            checkpoints=self._loop.checkpoints,
             occupancy=occupancy,
             **asdict(self._loop.counters),
         )
@@ -297,5 +306,5 @@ def _check_deadline(deadline: float | None) -> None:
 def _finish_empty(record: RequestRecord) -> None:
     """A request for no output is complete as it is: no queue, no Program."""
     finish = Finish(FinishReason.LENGTH, record.usage(), record.timings(record.submitted_at))
-    log_end(record.order, finish)
+    log_end(record.order, finish, None)
     record.channel.finish(finish, None)

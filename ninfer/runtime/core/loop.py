@@ -7,11 +7,15 @@ will stay without effect until a request arrives, a flag is set or a deadline pa
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ninfer.errors import RequestErrorKind
+from ninfer.runtime.core.cache.context_cache import Choice, ContextCache
+from ninfer.runtime.core.cache.cost import CostModel
+from ninfer.runtime.core.cache.options import CacheOptions
 from ninfer.runtime.core.channel import Failure
 from ninfer.runtime.core.program import (
     PendingBatch,
@@ -23,7 +27,7 @@ from ninfer.runtime.core.program import (
     UnitFault,
 )
 from ninfer.runtime.core.request import Ending, RequestRecord, RequestState
-from ninfer.runtime.core.resources import Choice, InvariantBroken, ResourceManager
+from ninfer.runtime.core.resources import InvariantBroken, ResourceManager
 from ninfer.runtime.core.scheduler import Candidate, Scheduler, Unit
 from ninfer.runtime.core.stats import Counters, log_end
 from ninfer.runtime.core.units import Publication, UnitRunner, at_fault, failed, stopped
@@ -35,10 +39,19 @@ MAX_REPLANS = 8
 """Consecutive stale plans of one request after which replanning is hopeless: only the worker moves the revision."""
 
 
+class Purpose(enum.Enum):
+    """What a resource transition is for."""
+
+    MATERIALISATION = "materialisation"
+    CAPTURE = "capture"
+    TERMINAL = "terminal"
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTransition:
     """The one global resource transition under way, on behalf of `record`."""
 
+    purpose: Purpose
     record: RequestRecord
     transaction: RunningTransaction
 
@@ -46,12 +59,20 @@ class OpenTransition:
 class ControlLoop:
     """Owns every record, the Scheduler, the ResourceManager and all calls to Program."""
 
-    def __init__(self, program: Program, concurrent_prefill: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        concurrent_prefill: bool,
+        clock: Callable[[], float],
+        cache: CacheOptions | None = None,
+        cost: CostModel | None = None,
+    ) -> None:
         self.counters = Counters()
         self._program = program
         self._clock = clock
         self._scheduler = Scheduler(concurrent_prefill)
-        self._resources = ResourceManager(program)
+        self._cache = ContextCache(program, self.counters, cache, cost)
+        self._resources = ResourceManager(program, self._cache)
         self._runner = UnitRunner(program, clock, self.counters)
         self._transition: OpenTransition | None = None
         self._unfinished: dict[int, RequestRecord] = {}
@@ -63,6 +84,7 @@ class ControlLoop:
         moved |= self._advance_transition(self._clock())
         moved |= self._settle_terminals()
         moved |= self._stop_active(self._clock())
+        moved |= self._make_captures()
         moved |= self._try_admission()
         unit = self._scheduler.next_unit()
         if unit is not None:
@@ -91,55 +113,62 @@ class ControlLoop:
     # --- 2. the open resource transition ---
 
     def _advance_transition(self, now: float) -> bool:
-        """One stage of the open transition, or its abort if its request is cancelled while materialising."""
+        """One stage of the open transition, or its abort if its request is cancelled while it could do without."""
         if self._transition is None:
             return False
-        record, transaction = self._transition.record, self._transition.transaction
-        if record.state is RequestState.MATERIALISING and (reason := record.stop_reason(now)):
+        purpose, record, transaction = self._transition.purpose, self._transition.record, self._transition.transaction
+        reason = None if purpose is Purpose.TERMINAL else record.stop_reason(now)
+        if reason is not None:
             self._transition = None
-            self._adopt_aborted(record, transaction.abort(), reason)
+            self._adopt_aborted(purpose, record, transaction.abort(), reason)
         elif transaction.advance():
             result = transaction.result()
             self._transition = None
-            self._adopt(record, result)
+            self._adopt(purpose, record, result)
         return True
 
-    def _adopt(self, record: RequestRecord, result: ResourceResult) -> None:
-        """Adopt a completed transition: a sequence became active, or a terminal one is settled."""
-        assert record.lane is not None, "a transition belongs to a lane"
-        if record.state is RequestState.TERMINAL_PENDING:
-            self._resources.adopt_terminal(record.lane, result)
-            self._scheduler.retire(record)
-            assert record.ending is not None, "a terminal request knows its ending"
-            self._finish(record, record.ending)
-        elif not self._adopt_materialisation(record, record.lane, result):
-            raise InvariantBroken(f"materialisation was aborted without being asked to: {result}")
+    def _adopt(self, purpose: Purpose, record: RequestRecord, result: ResourceResult) -> None:
+        """Adopt a completed transition: a sequence became active, left a checkpoint, or is settled for good."""
+        match purpose:
+            case Purpose.MATERIALISATION:
+                if not self._adopt_materialisation(record, result):
+                    raise InvariantBroken(f"materialisation was aborted without being asked to: {result}")
+            case Purpose.CAPTURE:
+                if result.published is None:
+                    raise InvariantBroken(f"a capture published nothing: {result}")
+                self._resources.adopt_capture(record, result)
+            case Purpose.TERMINAL:
+                self._resources.adopt_terminal(record, result)
+                self._scheduler.retire(record)
+                assert record.ending is not None, "a terminal request knows its ending"
+                self._finish(record, record.ending)
 
-    def _adopt_aborted(self, record: RequestRecord, result: ResourceResult, reason: FinishReason) -> None:
-        """Adopt what an abort left: nothing, or a sequence that was already committed and takes the terminal path."""
-        assert record.lane is not None, "a transition belongs to a lane"
-        if self._adopt_materialisation(record, record.lane, result):
+    def _adopt_aborted(
+        self, purpose: Purpose, record: RequestRecord, result: ResourceResult, reason: FinishReason
+    ) -> None:
+        """Adopt what an abort left. A sequence that is active, or was already committed, takes the terminal path."""
+        if purpose is Purpose.CAPTURE:
+            self._resources.adopt_capture(record, result)
+        elif self._adopt_materialisation(record, result):
             self._stop(record, stopped(reason))
-            return
-        self._scheduler.facts_changed()
-        self._finish(record, Ending(reason))
+        else:
+            self._scheduler.facts_changed()
+            self._finish(record, Ending(reason))
 
-    def _adopt_materialisation(self, record: RequestRecord, lane: int, result: ResourceResult) -> bool:
+    def _adopt_materialisation(self, record: RequestRecord, result: ResourceResult) -> bool:
         """True if a sequence became active: it joins the prefill, and its start is announced before any output."""
-        sequence = self._resources.adopt_materialisation(lane, result)
+        sequence = self._resources.adopt_materialisation(record, result)
         if sequence is None:
             return False
-        if not 0 <= result.reused_tokens < record.prompt_tokens:
-            raise InvariantBroken(f"{result.reused_tokens} of {record.prompt_tokens} prompt tokens reused")
-        record.sequence, record.reused_tokens, record.admitted_at = sequence, result.reused_tokens, self._clock()
+        record.sequence, record.admitted_at = sequence, self._clock()
         record.move(RequestState.PREFILL)
         self._scheduler.activate(record)
-        record.channel.publish([GenerationStart(record.prompt_tokens, record.reused_tokens)])
+        record.channel.publish([GenerationStart(record.prompt_tokens, record.reused_tokens, record.reuse)])
         return True
 
-    def _begin(self, record: RequestRecord, transaction: RunningTransaction) -> None:
+    def _begin(self, purpose: Purpose, record: RequestRecord, transaction: RunningTransaction) -> None:
         assert self._transition is None, "one global resource transition at a time"
-        self._transition = OpenTransition(record, transaction)
+        self._transition = OpenTransition(purpose, record, transaction)
         self.counters.resource_transitions += 1
         record.stale_plans = 0
 
@@ -153,13 +182,12 @@ class ControlLoop:
     # --- 3. terminal requests ---
 
     def _settle_terminals(self) -> bool:
-        """Release stopped sequences, one transition after another, as far as this boundary can complete them."""
+        """Keep or release stopped sequences, one transition after another, as far as this boundary completes them."""
         moved = False
         while self._transition is None and (record := self._scheduler.next_terminal()) is not None:
             moved = True
-            assert record.lane is not None, "a stopped request has a lane"
             try:
-                self._begin(record, self._resources.begin_terminal(record.lane))
+                self._begin(Purpose.TERMINAL, record, self._resources.begin_terminal(record))
             except StalePlan as stale:
                 self._replan(record, stale)
                 break
@@ -184,7 +212,24 @@ class ControlLoop:
         assert record.lane is not None, "an active request has a lane"
         self._resources.stop(record.lane)
 
-    # --- 5. admission ---
+    # --- 5. checkpoints that a prefill has come to ---
+
+    def _make_captures(self) -> bool:
+        """Publish due checkpoints, one transition after another. Their sequences run no unit until this is settled."""
+        moved = False
+        while self._transition is None and (record := self._scheduler.next_capture()) is not None:
+            moved = True
+            try:
+                transaction = self._resources.begin_capture(record)
+            except StalePlan as stale:
+                self._replan(record, stale)
+                break
+            if transaction is not None:
+                self._begin(Purpose.CAPTURE, record, transaction)
+                self._advance_transition(self._clock())
+        return moved
+
+    # --- 6. admission ---
 
     def _try_admission(self) -> bool:
         """One attempt, if some fact changed since the last verdict and the gates are open."""
@@ -224,7 +269,7 @@ class ControlLoop:
         except StalePlan as stale:
             self._replan(record, stale)
             return
-        self._begin(record, transaction)
+        self._begin(Purpose.MATERIALISATION, record, transaction)
         self._scheduler.admitted(record)
         self.counters.backfills += candidate.protection is not None
         record.move(RequestState.MATERIALISING)
@@ -309,7 +354,7 @@ class ControlLoop:
         self.counters.prompt_tokens += finish.usage.prompt_tokens
         self.counters.reused_tokens += finish.usage.reused_tokens
         self.counters.completion_tokens += finish.usage.completion_tokens
-        log_end(record.order, finish)
+        log_end(record.order, finish, record.reuse)
 
     # --- the whole Engine ---
 
@@ -322,6 +367,11 @@ class ControlLoop:
     def active(self) -> int:
         """Requests with an active sequence."""
         return len(self._scheduler.active)
+
+    @property
+    def checkpoints(self) -> int:
+        """Checkpoints in the catalog."""
+        return len(self._cache.catalog)
 
     @property
     def idle(self) -> bool:

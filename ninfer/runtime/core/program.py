@@ -124,6 +124,8 @@ class CheckpointFacts:
     on_device: bool
     on_host: bool
     exclusive_pages: int
+    restore_bytes: int = 0
+    """What restoring all of it from the host would move."""
 
 
 class Readiness(enum.Enum):
@@ -147,6 +149,11 @@ class Assessment:
     reused_tokens: int = 0
     transfer_bytes: int = 0
     transfer_operations: int = 0
+
+    @property
+    def feasible(self) -> bool:
+        """True if the target can be sealed now."""
+        return self.readiness in (Readiness.READY, Readiness.NEEDS_TRANSFER)
 
 
 class TerminalChoice(enum.Enum):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ninfer.runtime.core.channel import Failure, ResponseChannel
 from ninfer.runtime.core.output import OutputPreview, OutputSession
-from ninfer.runtime.core.program import SequenceDemand, SequenceHandle
-from ninfer.types import CacheUse, FinishReason, Timings, Usage
+from ninfer.runtime.core.program import CheckpointHandle, SequenceDemand, SequenceHandle
+from ninfer.types import CacheUse, CheckpointKind, FinishReason, Reuse, Timings, Usage
 
 
 class RequestState(enum.Enum):
@@ -51,9 +51,38 @@ class Ending:
     flush: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CapturePoint:
+    """A checkpoint to be made when `frontier` tokens are consumed. `spare_only`: it may not displace another one."""
+
+    frontier: int
+    kind: CheckpointKind
+    spare_only: bool = False
+
+
+@dataclass(slots=True)
+class Continuation:
+    """What an active request means to the prefix cache.
+
+    `owner` is the continuation that its checkpoints belong to, `domain` its reuse domain, `below` the longest
+    checkpoint on its path so far. `points` are still to be captured, by ascending frontier; `digests` are those of its
+    prompt there.
+    """
+
+    owner: int
+    domain: bytes
+    below: CheckpointHandle | None
+    points: list[CapturePoint] = field(default_factory=list)
+    digests: dict[int, bytes] = field(default_factory=dict)
+
+
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """One accepted request. `order` is its publication order: unique, and increasing with submission."""
+    """One accepted request. `order` is its publication order: unique, and increasing with submission.
+
+    `outputs` are the output tokens that Program has committed. `continuation` is None for a request that feeds no
+    cache.
+    """
 
     order: int
     demand: SequenceDemand
@@ -70,6 +99,9 @@ class RequestRecord:
     prefilled_tokens: int = 0
     completion_tokens: int = 0
     control: tuple[int, ...] = ()
+    outputs: list[int] = field(default_factory=list)
+    reuse: Reuse | None = None
+    continuation: Continuation | None = None
     ending: Ending | None = None
     stale_plans: int = 0
     admitted_at: float | None = None
@@ -95,6 +127,18 @@ class RequestRecord:
     def unread_prompt(self) -> int:
         """Prompt tokens still to be prefilled."""
         return self.prompt_tokens - self.reused_tokens - self.prefilled_tokens
+
+    @property
+    def next_capture(self) -> int | None:
+        """The prompt position at which the next checkpoint is to be made; prefill stops there."""
+        going = self.continuation
+        return going.points[0].frontier if going is not None and going.points else None
+
+    @property
+    def capture_due(self) -> bool:
+        """True if a checkpoint is to be made before any more of the prompt is consumed."""
+        position = self.reused_tokens + self.prefilled_tokens
+        return self.state is RequestState.PREFILL and self.next_capture == position
 
     @property
     def budget(self) -> int:

@@ -146,6 +146,10 @@ class Scheduler:
         """The next request whose resources are to be settled."""
         return next((record for record in self._active if record.state is RequestState.TERMINAL_PENDING), None)
 
+    def next_capture(self) -> RequestRecord | None:
+        """The next request whose prefill has come to a place where a checkpoint is to be made."""
+        return next((record for record in self._active if record.capture_due), None)
+
     def next_unit(self) -> Unit | None:
         """The unit to run at this boundary.
 
@@ -168,7 +172,7 @@ class Scheduler:
 
     def _next_single(self) -> RequestRecord | None:
         states = (RequestState.PREFILL, RequestState.CONTROL_READY)
-        return next((record for record in self._active if record.state in states), None)
+        return next((r for r in self._active if r.state in states and not r.capture_due), None)
 
     def clear(self) -> None:
         """Forget everyone (Engine failure)."""

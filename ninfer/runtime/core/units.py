@@ -75,6 +75,8 @@ class UnitRunner:
             self._pending = None
             raise
         self._pending = None
+        for verdict, row in zip(verdicts, batch.rows, strict=True):
+            verdict.record.outputs.extend(row.tokens[: verdict.decision.accepted])
         return verdicts
 
     def _consume(self, batch: PendingBatch, decisions: Sequence[RowDecision]) -> None:
@@ -109,12 +111,14 @@ class UnitRunner:
 
     def _prefill(self, record: RequestRecord) -> PendingBatch | None:
         assert record.sequence is not None, "only active requests run"
-        progress = self._program.prefill(record.sequence)
+        until = record.next_capture
+        progress = self._program.prefill(record.sequence, until)
         self._pending = progress.pending
         record.prefilled_tokens += progress.consumed
         if (
             progress.consumed < 1
             or record.unread_prompt < 0
+            or (until is not None and record.prompt_tokens - record.unread_prompt > until)
             or (progress.pending is None) != (record.unread_prompt > 0)
         ):
             raise InvariantBroken(

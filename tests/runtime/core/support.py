@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.program import SequenceHandle
-from ninfer.types import CacheUse, Delta, Event, Finish, FinishReason, GenerationStart
+from ninfer.types import (
+    Boundary,
+    CacheUse,
+    Delta,
+    Event,
+    Finish,
+    FinishReason,
+    GenerationStart,
+    PreparedPrompt,
+    Reuse,
+)
 from tests.fakes import GREEDY, FakeClock, ScriptedProgram, prompt_of, scripted_token
 from tests.runtime.core.outputs import FakeOutput
 
@@ -30,11 +40,30 @@ class Bench:
         deadline: float | None = None,
         top_logprobs: int | None = None,
     ) -> GenerationHandle:
-        """Submit a prompt of `prompt` tokens that starts with token `first`."""
+        """Submit a prompt of `prompt` tokens that starts with token `first`; it takes no part in the cache."""
         output = output or FakeOutput(self.program.log, first)
         return self.core.submit(
             prompt_of(prompt, first), output, new, GREEDY, top_logprobs, deadline, cache=CacheUse.DISABLED
         )
+
+    def ask(
+        self,
+        tokens: Sequence[int],
+        new: int = 4,
+        session: str | None = None,
+        boundaries: Sequence[Boundary] = (),
+        identity: bytes = b"",
+        output: FakeOutput | None = None,
+    ) -> GenerationHandle:
+        """Submit a prompt of exactly these tokens, with the cache in use."""
+        prompt = PreparedPrompt(tuple(tokens), None, False, identity, tuple(boundaries))
+        return self.core.submit(prompt, output or FakeOutput(self.program.log), new, GREEDY, session_key=session)
+
+    def answer(self, tokens: Sequence[int], new: int = 4, session: str | None = None) -> tuple[int, ...]:
+        """Ask, run to the end, and return the whole history: prompt and answer."""
+        handle = self.ask(tokens, new, session)
+        self.settle()
+        return (*tokens, *handle.result(0).token_ids)
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
@@ -60,7 +89,8 @@ class Bench:
         assert self.program.violations == []
         assert self.program.sequences == {}
         assert self.program.transaction is None
-        assert self.program.free_pages == self.program.limits.kv_pages
+        assert self.program.reclaimable_pages == self.program.limits.kv_pages
+        assert self.core.stats().checkpoints == len(self.program.checkpoints)
         assert self.core.stats().active == 0
         assert self.core.stats().waiting == 0
 
@@ -92,6 +122,14 @@ def finish_of(handle: GenerationHandle) -> Finish:
     assert starts in ([], [0])
     assert (finishes[0].error is not None) == (finishes[0].reason is FinishReason.ERROR)
     return finishes[0]
+
+
+def reuse_of(handle: GenerationHandle) -> Reuse:
+    """The reuse that was announced."""
+    start = next(event for event in handle.published if isinstance(event, GenerationStart))
+    assert start.reuse is not None
+    assert start.reused_tokens == start.reuse.frontier
+    return start.reuse
 
 
 def rounds(program: ScriptedProgram) -> list[tuple[SequenceHandle, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ninfer.runtime.core.handle import GenerationHandle
-from ninfer.types import FinishReason, GenerationStart
+from ninfer.types import FinishReason, GenerationStart, Reuse, ReuseReason
 from tests.fakes import ScriptedProgram
 from tests.runtime.core.outputs import FakeOutput
 from tests.runtime.core.support import Bench, bench, expected, finish_of, rounds, tokens_of
@@ -73,7 +73,7 @@ def test_an_abort_that_finds_the_transition_committed_adopts_it_first(trigger: T
     assert names[names.index("abort") :] == [
         *("abort", "activated", "seal_terminal", "start", "advance", "result", "released", "flush")
     ]
-    assert handle.published[0] == GenerationStart(3, 0)
+    assert handle.published[0] == GenerationStart(3, 0, Reuse(ReuseReason.DISABLED))
     assert finish_of(handle).reason is reason
     b.check_clean()
 

@@ -274,7 +274,7 @@ def test_prefill_that_breaks_its_contract_fails_the_engine(
     progress: PrefillProgress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     b = bench()
-    monkeypatch.setattr(b.program, "prefill", lambda sequence: progress)
+    monkeypatch.setattr(b.program, "prefill", lambda sequence, until: progress)
     handle = b.submit()
     b.settle()
     with pytest.raises(EngineFailure, match="InvariantBroken"):
@@ -324,7 +324,7 @@ def test_a_materialisation_without_a_sequence_fails_the_engine(
 
 def test_blocked_with_nothing_active_is_a_leak_and_fails_the_engine() -> None:
     b = bench()
-    b.program._held = b.program.limits.kv_pages
+    b.program.stores.held = list(range(b.program.limits.kv_pages))
     handle = b.submit()
     b.settle()
     with pytest.raises(EngineFailure, match="nothing is active"):

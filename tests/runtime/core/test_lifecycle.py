@@ -17,6 +17,8 @@ from ninfer.types import (
     Finish,
     FinishReason,
     GenerationStart,
+    Reuse,
+    ReuseReason,
     Timings,
     ToolCall,
     ToolCallDelta,
@@ -59,7 +61,7 @@ def test_start_is_published_at_admission_before_any_prefill() -> None:
     b = bench(program=ScriptedProgram(prefill_chunk=1))
     handle = b.submit(prompt=3)
     b.step()
-    assert handle.published == (GenerationStart(3, 0),)
+    assert handle.published == (GenerationStart(3, 0, Reuse(ReuseReason.DISABLED)),)
     b.settle()
 
 

@@ -296,7 +296,7 @@ def test_the_end_of_its_donors_always_lets_a_blocked_head_in(
             incumbents = donors.setdefault(queue[0], active)
             if not incumbents & active:
                 demand = SequenceDemand(prompt_of(*shape_of[queue[0]]), new_of[queue[0]], GREEDY)
-                assert program.pages_of(demand) <= program.free_pages
+                assert program.stores.pages_of(demand) <= program.free_pages
 
     fitting = [(prompt, new, steps) for prompt, new, steps in shapes if prompt + new <= 4 * pages]
     shape_of = {100 * number: (prompt, 100 * number) for number, (prompt, _, _) in enumerate(fitting)}
