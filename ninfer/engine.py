@@ -79,7 +79,9 @@ class Engine:
             ConfigError: an option or the model's config cannot be honoured.
         """
         self._instance, self._options = _open(model, options or EngineOptions(), progress)
-        core = CoreOptions(self._options.max_pending_requests, self._options.concurrent_prefill)
+        core = CoreOptions(
+            self._options.max_pending_requests, self._options.concurrent_prefill, cache=self._options.cache
+        )
         self._core = EngineCore(self._instance.program(self._options), core)
         self._core.start()
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ninfer.errors import ConfigError
+from ninfer.runtime.core.cache.options import CacheOptions
 from ninfer.runtime.core.program import ProgramLimits
 from ninfer.runtime.program.pages import pages_for
 from ninfer.types import EngineOptions, KvDtype
@@ -27,6 +28,7 @@ class SettledOptions:
     limits: ProgramLimits
     max_pending_requests: int
     concurrent_prefill: bool
+    cache: CacheOptions
 
 
 def settle(options: EngineOptions, model_context: int, image_bytes: int) -> SettledOptions:
@@ -41,20 +43,22 @@ def settle(options: EngineOptions, model_context: int, image_bytes: int) -> Sett
     chunk = options.prefill_chunk
     if chunk < CHUNK_STEP or chunk % CHUNK_STEP:
         raise ConfigError(f"--prefill-chunk must be a positive multiple of {CHUNK_STEP}, got {chunk}")
+    limits = ProgramLimits(
+        max_concurrency=lanes,
+        max_context=context,
+        kv_pages=_kv_pages(options.kv_capacity, context, lanes),
+        prefill_chunk=chunk,
+        checkpoint_images=_state_slots(options.device_state_slots, image_bytes),
+        host_images=_within("--host-state-slots", options.host_state_slots, 0, MAX_SLOTS),
+        host_kv_bytes=_within("--host-kv-mib", options.host_kv_mib, 0, 1 << 24) << 20,
+    )
     return SettledOptions(
         threads=settle_threads(options.threads),
         kv_dtype=options.kv_dtype,
-        limits=ProgramLimits(
-            max_concurrency=lanes,
-            max_context=context,
-            kv_pages=_kv_pages(options.kv_capacity, context, lanes),
-            prefill_chunk=chunk,
-            checkpoint_images=_state_slots(options.device_state_slots, image_bytes),
-            host_images=_within("--host-state-slots", options.host_state_slots, 0, MAX_SLOTS),
-            host_kv_bytes=_within("--host-kv-mib", options.host_kv_mib, 0, 1 << 24) << 20,
-        ),
+        limits=limits,
         max_pending_requests=_within("--max-pending-requests", options.max_pending_requests, 1, 1 << 20),
         concurrent_prefill=options.concurrent_prefill,
+        cache=_cache(options, limits),
     )
 
 
@@ -99,6 +103,17 @@ def _kv_pages(asked: int | None, context: int, lanes: int) -> int:
             f"and {lanes} lanes, got {asked}"
         )
     return asked
+
+
+def _cache(options: EngineOptions, limits: ProgramLimits) -> CacheOptions:
+    names = ("max_private_continuations", "max_shared_prefixes", "max_long_anchors")
+    for name in names:
+        value: int | None = getattr(options, name)
+        if value is not None:
+            _within("--" + name.replace("_", "-"), value, 0, MAX_SLOTS)
+    return CacheOptions.of(
+        limits, options.max_private_continuations, options.max_shared_prefixes, options.max_long_anchors
+    )
 
 
 def _state_slots(asked: int | None, image_bytes: int) -> int:
