@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from random import Random
 
 import jinja2
 import torch
-from chat import END_OF_TURN, Encoder, load_template, split_replies
+from chat import END_OF_TURN, Document, Encoder, load_template, split_replies
 from data import Dialogue, Turn, is_held_out
 from export import write_json
 from mixture import SKILLS, dialogue_of, draw
@@ -24,11 +26,12 @@ from model import DemoConfig, DemoModel, RowLayout
 from safetensors.torch import load_file
 from smalltalk import remember
 from tokenizer import read_chapters
-from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE = Path(__file__).parent
-BATCH = 32
+BATCH = 50
+PROCESSES = 2
+SAMPLED_SKILLS = ("arithmetic", "copy_1_20", "copy_21_40", "json", "tools")
 COPY_LENGTHS = {"copy_1_20": (1, 20), "copy_21_40": (21, 40), "copy_41_62": (41, 62)}
 
 
@@ -99,7 +102,7 @@ def multi_turn(rng: Random) -> list[Turn]:
     return [*earlier, draw(rng, rng.choice(list(SKILLS)), True)]
 
 
-def questions(seed: int, count: int) -> list[Question]:
+def questions(seed: int, count: int) -> dict[str, list[Question]]:
     """Return `count` questions per skill, every second one with thinking on."""
     makers: dict[str, Callable[[Random], list[Turn]]] = {
         "arithmetic": partial(arithmetic_with, signs="+-"),
@@ -111,19 +114,22 @@ def questions(seed: int, count: int) -> list[Question]:
         makers[name] = partial(copy_between, low=low, high=high)
     for name in ("json", "tools", "capitals", "identity", "small_talk", "decline"):
         makers[name] = partial(single, skill=name)
-    asked = []
+    asked: dict[str, list[Question]] = {}
     for name, make in makers.items():
         rng = Random(f"{seed}/{name}")
-        asked += [question(rng, name, make(rng), i % 2 == 0) for i in range(count)]
+        asked[name] = [question(rng, name, make(rng), i % 2 == 0) for i in range(count)]
     rng = Random(f"{seed}/tool_reply")
-    return asked + [after_tool_question(rng, i % 2 == 0) for i in range(count)]
+    asked["tool_reply"] = [after_tool_question(rng, i % 2 == 0) for i in range(count)]
+    return asked
 
 
 class Answerer:
     """Generates replies in batches with transformers."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     def prompt(self, asked: Question) -> str:
         return self.tokenizer.apply_chat_template(
@@ -138,37 +144,35 @@ class Answerer:
         """Return the contents of the replies, greedy or sampled as generation_config.json says."""
         encoded = self.tokenizer([self.prompt(q) for q in batch], return_tensors="pt", padding=True)
         options = {} if sample else {"do_sample": False, "temperature": None, "top_k": None, "top_p": None}
-        out = self.model.generate(**encoded, max_new_tokens=160, **options)
+        out = self.model.generate(**encoded, max_new_tokens=120, **options)
         new = out[:, encoded["input_ids"].shape[1] :]
         texts = self.tokenizer.batch_decode(new, skip_special_tokens=False)
         return [content_of(text.partition(END_OF_TURN)[0]) for text in texts]
 
-    def marks(self, asked: list[Question], sample: bool = False, show: int = 0) -> list[bool]:
-        """Tell for each question whether the reply's content is exactly the expected one."""
-        order = sorted(range(len(asked)), key=lambda i: len(self.prompt(asked[i])))
-        marks = [False] * len(asked)
-        for begin in range(0, len(order), BATCH):
-            indices = order[begin : begin + BATCH]
-            for i, reply in zip(indices, self.replies([asked[i] for i in indices], sample), strict=True):
-                marks[i] = reply == asked[i].expected
-                if not marks[i] and show > 0:
-                    print(f"  {asked[i].skill}: wanted {asked[i].expected!r}\n    got {reply!r}")
-                    show -= 1
-        return marks
+
+@cache
+def answerer(folder: Path) -> Answerer:
+    return Answerer(folder)
 
 
-def accuracy(asked: list[Question], marks: list[bool]) -> dict[str, dict[str, object]]:
-    """Return exact-match accuracy per skill, in all and by the thinking flag, with sample counts."""
-    table: dict[str, dict[str, object]] = {}
-    for skill in dict.fromkeys(q.skill for q in asked):
-        rows = [(q.dialogue.thinking, mark) for q, mark in zip(asked, marks, strict=True) if q.skill == skill]
-        table[skill] = {
-            "samples": len(rows),
-            "accuracy": share(mark for _, mark in rows),
-            "accuracy_thinking": share(mark for thinking, mark in rows if thinking),
-            "accuracy_no_thinking": share(mark for thinking, mark in rows if not thinking),
-        }
-    return table
+def skill_row(folder: Path, asked: list[Question], sample: bool, show: int) -> dict[str, object]:
+    """Return the exact-match accuracy of one skill's questions, in all and by the thinking flag."""
+    torch.manual_seed(0)
+    order = sorted(asked, key=lambda q: len(q.expected))
+    marks: list[tuple[bool, bool]] = []
+    for begin in range(0, len(order), BATCH):
+        batch = order[begin : begin + BATCH]
+        for q, reply in zip(batch, answerer(folder).replies(batch, sample), strict=True):
+            marks.append((q.dialogue.thinking, reply == q.expected))
+            if reply != q.expected and show > 0:
+                print(f"  {q.skill}: wanted {q.expected!r}\n    got {reply!r}", flush=True)
+                show -= 1
+    return {
+        "samples": len(marks),
+        "accuracy": share(mark for _, mark in marks),
+        "accuracy_thinking": share(mark for thinking, mark in marks if thinking),
+        "accuracy_no_thinking": share(mark for thinking, mark in marks if not thinking),
+    }
 
 
 def share(marks: Iterable[bool]) -> float:
@@ -177,8 +181,9 @@ def share(marks: Iterable[bool]) -> float:
 
 
 @torch.no_grad()
-def text_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, chapters: list[str]) -> dict[str, object]:
+def text_figures(folder: Path, chapters: list[str]) -> dict[str, object]:
     """Return bits per byte and perplexity per token of held-out chapters, each cut at 1024 tokens."""
+    model, tokenizer = answerer(folder).model, answerer(folder).tokenizer
     nats, tokens, size = 0.0, 0, 0
     for chapter in chapters:
         ids = tokenizer(chapter, add_special_tokens=False)["input_ids"][:1024]
@@ -196,73 +201,67 @@ def text_figures(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, cha
     }
 
 
-@torch.no_grad()
-def mtp_agreement(model: DemoModel, documents: Iterable[tuple[list[int], list[int]]]) -> tuple[int, int]:
-    """Count at how many target tokens the MTP head's argmax equals the main head's, and of how many."""
-    equal = total = 0
-    for ids, targets in documents:
-        padding = -len(ids) % 64
-        row = torch.tensor([ids + [0] * padding])
-        positions = torch.arange(row.shape[1])[None]
-        layout = RowLayout.of(positions, model.config)
-        hidden = model.model(row, layout)
-        proposed = model.mtp(hidden, model.model.embed_tokens(row.roll(-1, 1)), layout)
-        main = model.logits(hidden).argmax(-1)[0, 1 : len(ids) - 1]
-        draft = model.logits(proposed).argmax(-1)[0, : len(ids) - 2]
-        flags = torch.tensor(targets[2:], dtype=torch.bool)
-        equal += int((main == draft)[flags].sum())
-        total += int(flags.sum())
-    return equal, total
-
-
-def mtp_figures(weights: dict[str, Tensor], encoder: Encoder, chapters: list[str], seed: int) -> dict[str, object]:
-    """Return the MTP head's agreement with the main argmax, teacher-forced, on held-out replies and text."""
+def own_model(folder: Path) -> DemoModel:
     model = DemoModel(DemoConfig())
-    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-    figures: dict[str, object] = {}
-    for skill in ("arithmetic", "copy", "json", "tools"):
-        rng = Random(f"{seed}/mtp/{skill}")
-        dialogues = [dialogue_of(rng, [draw(rng, skill, True)], i % 2 == 0, True) for i in range(60)]
-        documents = [encoder.dialogue(d) for d in dialogues]
-        figures[skill] = agreement(model, [(d.ids, d.targets) for d in documents])
-    texts = [encoder.text(chapter) for chapter in chapters[:20]]
-    figures["free_text"] = agreement(model, [(d.ids[:1024], d.targets[:1024]) for d in texts])
-    return figures
-
-
-def agreement(model: DemoModel, documents: list[tuple[list[int], list[int]]]) -> dict[str, object]:
-    equal, total = mtp_agreement(model, documents)
-    return {"tokens": total, "agreement": round(equal / total, 4)}
+    model.load_state_dict({n: t.float() for n, t in load_file(folder / "model.safetensors").items()})
+    return model
 
 
 @torch.no_grad()
-def check_trunk(model: PreTrainedModel, weights: dict[str, Tensor]) -> float:
+def check_trunk(folder: Path) -> float:
     """Return the largest logit difference between transformers and the recipe's model on random tokens."""
-    own = DemoModel(DemoConfig())
-    own.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    own = own_model(folder)
     ids = torch.randint(0, 2000, (1, 256), generator=torch.Generator().manual_seed(0))
     mine = own.logits(own.model(ids, RowLayout.of(torch.arange(256)[None], own.config)))
-    difference = (model(ids).logits - mine).abs().max().item()
+    difference = (answerer(folder).model(ids).logits - mine).abs().max().item()
     assert difference < 1e-3, f"recipe and transformers differ by {difference}"
     return difference
 
 
-def heldout_entries(seed: int) -> list[Question]:
+@torch.no_grad()
+def agreement(model: DemoModel, documents: list[Document]) -> dict[str, object]:
+    """Return at how many target tokens the MTP head's argmax is the main head's, with the text given."""
+    equal = total = 0
+    for document in documents:
+        length = min(1024, len(document.ids))
+        row = torch.tensor([document.ids[:length] + [0] * (-length % 64)])
+        layout = RowLayout.of(torch.arange(row.shape[1])[None], model.config)
+        hidden = model.model(row, layout)
+        proposed = model.mtp(hidden, model.model.embed_tokens(row.roll(-1, 1)), layout)
+        main = model.logits(hidden).argmax(-1)[0, 1 : length - 1]
+        draft = model.logits(proposed).argmax(-1)[0, : length - 2]
+        flags = torch.tensor(document.targets[2:length], dtype=torch.bool)
+        equal += int((main == draft)[flags].sum())
+        total += int(flags.sum())
+    return {"tokens": total, "agreement": round(equal / total, 4)}
+
+
+def mtp_figures(folder: Path, chapters: list[str], seed: int) -> dict[str, object]:
+    """Return the MTP head's agreement with the main head on held-out replies and chapters."""
+    encoder = Encoder(answerer(folder).tokenizer.backend_tokenizer, template())
+    documents: dict[str, list[Document]] = {}
+    for skill in ("arithmetic", "copy", "json", "tools"):
+        rng = Random(f"{seed}/mtp/{skill}")
+        asked = [dialogue_of(rng, [draw(rng, skill, True)], i % 2 == 0, True) for i in range(60)]
+        documents[skill] = [encoder.dialogue(d) for d in asked]
+    documents["free_text"] = [encoder.text(chapter) for chapter in chapters[:20]]
+    return {name: agreement(own_model(folder), pieces) for name, pieces in documents.items()}
+
+
+def heldout_questions(seed: int) -> dict[str, list[Question]]:
     """Return the questions of heldout.json: 80 of arithmetic and 80 of copying, half with thinking."""
-    rng = Random(f"{seed}/heldout.json")
-    turns = [draw(rng, "arithmetic", True) for _ in range(80)] + [draw(rng, "copy", True) for _ in range(80)]
-    return [question(rng, turn.skill, [turn], i % 2 == 0) for i, turn in enumerate(turns)]
+    asked: dict[str, list[Question]] = {}
+    for skill in ("arithmetic", "copy"):
+        rng = Random(f"{seed}/heldout.json/{skill}")
+        asked[skill] = [question(rng, skill, [draw(rng, skill, True)], i % 2 == 0) for i in range(80)]
+    return asked
 
 
-def heldout_json(asked: list[Question]) -> list[dict[str, object]]:
+def heldout_json(asked: dict[str, list[Question]]) -> list[dict[str, object]]:
     return [
-        {
-            "skill": q.skill,
-            "thinking": q.dialogue.thinking,
-            "messages": q.prompt_messages,
-            "expected": q.expected,
-        }
-        for q in asked
+        {"skill": q.skill, "thinking": q.dialogue.thinking, "messages": q.prompt_messages, "expected": q.expected}
+        for questions_of_skill in asked.values()
+        for q in questions_of_skill
     ]
 
 
@@ -272,35 +271,28 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="output of `bible -f Gen1:1-Rev22:21`; default: run it")
     parser.add_argument("--count", type=int, default=200, help="questions per skill")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--show", type=int, default=0, help="print this many wrong replies")
-    parser.add_argument("--only-accuracy", action="store_true", help="print the accuracies and write nothing")
+    parser.add_argument("--show", type=int, default=0, help="print this many wrong replies per skill")
     arguments = parser.parse_args()
-    torch.manual_seed(arguments.seed)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
-    weights = load_file(arguments.model / "model.safetensors")
-    check_trunk(model, weights)
-    answerer = Answerer(model, tokenizer)
-    asked = questions(arguments.seed, arguments.count)
-    skills = accuracy(asked, answerer.marks(asked, show=arguments.show))
-    for skill, row in skills.items():
-        print(f"{skill:12} {row}")
-    if arguments.only_accuracy:
-        return
-    held = heldout_entries(arguments.seed)
-    sampled = [q for q in asked if q.skill in ("arithmetic", "copy_1_20", "copy_21_40", "json", "tools")]
+    folder: Path = arguments.model
+    check_trunk(folder)
+    asked, held = questions(arguments.seed, arguments.count), heldout_questions(arguments.seed)
     _, chapters = read_chapters(arguments.text)
-    encoder = Encoder(tokenizer.backend_tokenizer, template())
-    metrics = {
-        "measured_with": "transformers, greedy, fp32 arithmetic on the stored bf16 weights; exact match",
-        "skills": skills,
-        "heldout_json": accuracy(held, answerer.marks(held)),
-        "sampled_as_generation_config": accuracy(sampled, answerer.marks(sampled, sample=True)),
-        "free_text": text_figures(model, tokenizer, chapters),
-        "mtp_agreement_with_main_argmax": mtp_figures(weights, encoder, chapters, arguments.seed),
-    }
-    write_json(arguments.model / "metrics.json", metrics)
-    write_json(arguments.model / "heldout.json", heldout_json(held))
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        rows = {s: pool.submit(skill_row, folder, qs, False, arguments.show) for s, qs in asked.items()}
+        held_rows = {s: pool.submit(skill_row, folder, qs, False, 0) for s, qs in held.items()}
+        sampled = {s: pool.submit(skill_row, folder, asked[s], True, 0) for s in SAMPLED_SKILLS}
+        text = pool.submit(text_figures, folder, chapters)
+        mtp = pool.submit(mtp_figures, folder, chapters, arguments.seed)
+        metrics = {
+            "measured_with": "transformers, greedy, fp32 arithmetic on the stored bf16 weights; exact match",
+            "skills": {skill: job.result() for skill, job in rows.items()},
+            "heldout_json": {skill: job.result() for skill, job in held_rows.items()},
+            "sampled_as_generation_config": {skill: job.result() for skill, job in sampled.items()},
+            "free_text": text.result(),
+            "mtp_agreement_with_main_argmax": mtp.result(),
+        }
+    write_json(folder / "metrics.json", metrics)
+    write_json(folder / "heldout.json", heldout_json(held))
 
 
 if __name__ == "__main__":

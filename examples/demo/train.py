@@ -30,7 +30,10 @@ PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A training run in token counts: constant rate, then linear decay; MTP joins for the last part."""
+    """A training run in token counts: constant rate, then linear decay; MTP joins for the last part.
+
+    A second, shorter decay of `finish_tokens` from `finish_rate` times the full rate follows `tokens`.
+    """
 
     seed: int
     tokens: int
@@ -43,9 +46,13 @@ class Plan:
     adam_rate: float = 3e-3
     mtp_weight: float = 0.3
     save_every: int = 250_000
+    finish_tokens: int = 600_000
+    finish_rate: float = 0.4
 
     def rate_factor(self, done: int) -> float:
         """Return the learning-rate factor after `done` tokens."""
+        if done >= self.tokens:
+            return self.finish_rate * max(0.0, self.tokens + self.finish_tokens - done) / self.finish_tokens
         warm = min(1.0, (done + self.step_tokens) / self.warmup_tokens)
         return warm * min(1.0, max(0.0, (self.tokens - done) / self.decay_tokens))
 
@@ -140,7 +147,7 @@ class Trainer:
 
     def run(self, limit: int) -> None:
         started, first, saved = time.time(), self.done, self.done
-        while self.done < min(limit, self.plan.tokens):
+        while self.done < min(limit, self.plan.tokens + self.plan.finish_tokens):
             main, mtp = self.step()
             if self.rank == 0 and (self.done // self.plan.step_tokens) % 5 == 0:
                 speed = (self.done - first) / (time.time() - started)
@@ -197,10 +204,10 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="output of `bible -f Gen1:1-Rev22:21`; default: run it")
     parser.add_argument("--resume", action="store_true", help="continue from the newest state in --work")
     parser.add_argument("--seed", type=int, default=20)
-    parser.add_argument("--tokens", type=int, default=6_000_000)
-    parser.add_argument("--decay-tokens", type=int, default=1_800_000)
-    parser.add_argument("--mtp-tokens", type=int, default=2_000_000)
-    parser.add_argument("--long-tokens", type=int, default=1_500_000, help="how many of the last use rows of 1024")
+    parser.add_argument("--tokens", type=int, default=5_200_000, help="before the final short decay")
+    parser.add_argument("--decay-tokens", type=int, default=1_500_000)
+    parser.add_argument("--mtp-tokens", type=int, default=1_500_000)
+    parser.add_argument("--long-tokens", type=int, default=600_000, help="how many of the last use rows of 1024")
     parser.add_argument("--step-tokens", type=int, default=6144)
     parser.add_argument("--stop-at", type=int, default=1 << 60, help="stop (resumably) after this many tokens")
     arguments = parser.parse_args()
