@@ -269,7 +269,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=HERE)
     parser.add_argument("--text", type=Path, help="output of `bible -f Gen1:1-Rev22:21`; default: run it")
-    parser.add_argument("--count", type=int, default=200, help="questions per skill")
+    parser.add_argument("--count", type=int, default=120, help="questions per skill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=0, help="print this many wrong replies per skill")
     arguments = parser.parse_args()
