@@ -188,16 +188,15 @@ class AddressSpace:
         Full pages are shared. The partial tail is extended in place if nobody is disturbed; otherwise the second value
         is the tail to be copied into the new space's own last page (copy on write).
         """
-        space = AddressSpace.reserve(store, tokens - len(source.full) * PAGE_TOKENS)
+        tail, columns = source.tail, source.frontier % PAGE_TOKENS
+        extended = tail is not None and tail.extendable(columns)
+        space = AddressSpace.reserve(store, tokens - (len(source.full) + extended) * PAGE_TOKENS)
         for page in source.full:
             page.holders[space] = PAGE_TOKENS
         space.pages, space.frontier = list(source.full), source.frontier
-        tail, columns = source.tail, source.frontier % PAGE_TOKENS
         if tail is None:
             return space, None
-        if tail.extendable(columns):
-            store.pool.unreserve(1)
-            space.reservation -= 1
+        if extended:
             tail.extend(space, columns)
             space.pages.append(tail)
         else:

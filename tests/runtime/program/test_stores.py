@@ -251,6 +251,16 @@ def test_a_tail_page_is_extended_in_place_once_and_copied_for_the_next() -> None
     consume(machine, second, 7)
 
 
+def test_a_tail_page_that_is_extended_takes_no_free_page() -> None:
+    machine = StoresMachine()
+    active = history(machine, 10, 60)
+    consume(machine, active, 10)
+    endpoint = machine.stores.retain(active)
+    history(machine, (LIMITS.kv_pages - 1) * 64, 1)
+    assert machine.stores.pages.pool.available == 0
+    assert continued(machine, endpoint).space.pages == list(endpoint.pages.pages)
+
+
 def test_an_earlier_frontier_in_the_same_page_is_never_overwritten() -> None:
     machine = StoresMachine()
     active = history(machine, 10, 60)
