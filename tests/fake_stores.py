@@ -46,12 +46,13 @@ class FakeSequence:
 
 @dataclass
 class FakeCheckpoint:
-    """`pages` None: it is on the host only."""
+    """`pages` None: on the host only. `image`: its state has a device slot. A restore brings back pages only."""
 
     handle: CheckpointHandle
     tokens: tuple[int, ...]
     identity: bytes
     pages: list[int] | None
+    image: bool = True
     on_host: bool = False
 
 
@@ -88,7 +89,11 @@ class FakeStores:
         checkpoint = self.checkpoints[handle]
         frontier, pages = len(checkpoint.tokens), set(checkpoint.pages or ())
         return CheckpointFacts(
-            frontier, checkpoint.pages is not None, checkpoint.on_host, len(pages - self.used([handle])), 100 + frontier
+            frontier=frontier,
+            on_device=checkpoint.image,
+            on_host=checkpoint.on_host,
+            exclusive_pages=len(pages - self.used([handle])),
+            restore_bytes=100 + frontier,
         )
 
     def shared(self, target: MaterialisationTarget) -> list[int]:
@@ -110,7 +115,7 @@ class FakeStores:
 
     def images(self, gone: Collection[CheckpointHandle] = ()) -> int:
         """Device image slots of checkpoints in use."""
-        return sum(c.pages is not None and c.handle not in gone for c in self.checkpoints.values())
+        return sum(c.image and c.handle not in gone for c in self.checkpoints.values())
 
     def host_fits(self, victims: Sequence[Victim]) -> bool:
         """True if the host takes the victims that are to go there, once the deleted ones are gone."""
@@ -133,8 +138,8 @@ class FakeStores:
             if victim.degradation is Degradation.DELETE:
                 del self.checkpoints[victim.checkpoint]
             else:
-                self.checkpoints[victim.checkpoint].on_host = True
-                self.checkpoints[victim.checkpoint].pages = None
+                checkpoint = self.checkpoints[victim.checkpoint]
+                checkpoint.on_host, checkpoint.image, checkpoint.pages = True, False, None
 
     def open(self, target: MaterialisationTarget) -> FakeSequence:
         """Turn the held pages into a sequence; the source stays, or ends."""

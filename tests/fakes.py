@@ -284,7 +284,7 @@ class ScriptedProgram:
         self.require(len({victim.checkpoint for victim in victims}) == len(victims), "a victim is named twice")
         for victim, checkpoint in zip(victims, known, strict=True):
             moved = victim.degradation is Degradation.HOST_ONLY
-            self.require(not (moved and checkpoint and checkpoint.pages is None), "a degradation went up")
+            self.require(not (moved and checkpoint and checkpoint.pages is None), "nothing is left to move")
 
     def _check_source(self, target: MaterialisationTarget) -> None:
         assert target.checkpoint is not None

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ninfer.errors import EngineFailure, RequestError, RequestErrorKind
@@ -106,10 +106,8 @@ class EngineCore:
         prompt, context = len(prepared.token_ids), self._limits.max_context
         if prompt == 0:
             raise RequestError(RequestErrorKind.INVALID, "the prompt is empty: give it at least one token")
-        if max_new_tokens is not None and max_new_tokens < 0:
-            raise RequestError(RequestErrorKind.INVALID, f"max_new_tokens is {max_new_tokens}: give 0 or more")
-        if top_logprobs is not None and top_logprobs < 0:
-            raise RequestError(RequestErrorKind.INVALID, f"top_logprobs is {top_logprobs}: give 0 or more")
+        _check_count("max_new_tokens", max_new_tokens)
+        _check_count("top_logprobs", top_logprobs)
         if prompt >= context:
             raise RequestError(
                 RequestErrorKind.CONTEXT_EXCEEDED,
@@ -204,7 +202,7 @@ class EngineCore:
             refused=0,
             checkpoints=self._loop.checkpoints,
             occupancy=occupancy,
-            **asdict(self._loop.counters),
+            **self._loop.counters.totals(),
         )
 
     # --- the worker ---
@@ -298,9 +296,15 @@ class EngineCore:
         self._stats = self._snapshot(None)
 
 
-def _check_deadline(deadline: float | None) -> None:
-    if deadline is not None and not deadline >= 0:
-        raise RequestError(RequestErrorKind.INVALID, f"deadline is {deadline}: give seconds from now, 0 or more")
+def _check_count(name: str, value: object) -> None:
+    """Not an int would first be noticed by the worker, where it would cost every request."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise RequestError(RequestErrorKind.INVALID, f"{name} is {value!r}: give a whole number, 0 or more")
+
+
+def _check_deadline(deadline: object) -> None:
+    if deadline is not None and not (isinstance(deadline, (int, float)) and deadline >= 0):
+        raise RequestError(RequestErrorKind.INVALID, f"deadline is {deadline!r}: give seconds from now, 0 or more")
 
 
 def _finish_empty(record: RequestRecord) -> None:

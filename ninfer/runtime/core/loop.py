@@ -398,17 +398,17 @@ class ControlLoop:
                 self._transition.transaction.abort()
             self._transition = None
         self.close()
-        self._resources.clear()
         self._scheduler.clear()
         for record in records:
             self._answer_failure(record, failure)
 
     def close(self) -> None:
-        """Release Program. It promises not to raise; if it does, the requests must still be answered."""
+        """Release Program and forget what it held. It promises not to raise; if it does, requests are still answered."""
         try:
             self._program.close()
         except Exception:
             logger.exception("Program could not be closed cleanly")
+        self._resources.clear()
 
     def _answer_failure(self, record: RequestRecord, failure: Failure) -> None:
         now = self._clock()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ninfer.runtime.core.cache.search import StopReason
 from ninfer.runtime.core.program import Occupancy
@@ -51,6 +52,17 @@ class Counters:
     retained: int = 0
     evictions: int = 0
     offloads: int = 0
+
+    def totals(self) -> dict[str, Any]:
+        """Every counter by name, tables copied. Taken at every boundary, where `dataclasses.asdict` would be slow."""
+        totals = {name: getattr(self, name) for name in _COUNTERS}
+        for name in _TABLES:
+            totals[name] = totals[name].copy()
+        return totals
+
+
+_COUNTERS = tuple(counter.name for counter in fields(Counters))
+_TABLES = ("finished", "reuse_hits", "reuse_misses", "planner_stops")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,19 @@ from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.program import UnitFault
 from ninfer.runtime.core.stats import Availability
-from ninfer.types import Finish, FinishReason, GenerationStart
-from tests.fakes import GREEDY, FakeClock, ScriptedProgram, prompt_of, scripted_token
+from ninfer.types import Boundary, BoundaryKind, CacheUse, Finish, FinishReason, GenerationStart, PreparedPrompt
+from tests.fakes import GREEDY, FakeClock, ScriptedProgram, scripted_token
 from tests.runtime.core.outputs import FakeOutput
 from tests.runtime.core.support import finish_of, tokens_of
 
 UNIT_CALLS = ("prefill", "decode", "control", "commit")
-ALL_CALLS = (*UNIT_CALLS, "assess", "seal", "start", "advance", "result", "abort", "abort_pending", "seal_terminal")
-MAX_CONTEXT = 24
+CACHE_CALLS = ("assess_capture", "seal_capture", "assess_retain")
+ALL_CALLS = (
+    *(*UNIT_CALLS, *CACHE_CALLS),
+    *("assess", "seal", "start", "advance", "result", "abort", "abort_pending", "seal_terminal"),
+)
+MAX_CONTEXT = 40
+MAX_PROMPT = 24
 
 
 @dataclass
@@ -34,8 +39,7 @@ class Asked:
     """What the reference knows of one request."""
 
     handle: GenerationHandle
-    prompt: int
-    first: int
+    prompt: PreparedPrompt
     new: int
     stop_at: int | None
     forced: bool
@@ -52,7 +56,7 @@ class Asked:
             if self.forced and len(tokens) == 1:
                 tokens.extend((7, 8)[: self.new - len(tokens)])
             else:
-                tokens.append(scripted_token(prompt_of(self.prompt, self.first), len(tokens)))
+                tokens.append(scripted_token(self.prompt, len(tokens)))
             if self.stop_at is not None and len(tokens) > self.stop_at:
                 return tuple(tokens[: self.stop_at + 1])
         return tuple(tokens)
@@ -76,6 +80,8 @@ class ControlPlane(RuleBasedStateMachine):
         commits_at=st.sampled_from([None, 1]),
         concurrent=st.booleans(),
         pending=st.integers(0, 6),
+        images=st.integers(0, 5),
+        host_images=st.integers(0, 3),
     )
     def build(
         self,
@@ -88,8 +94,11 @@ class ControlPlane(RuleBasedStateMachine):
         commits_at: int | None,
         concurrent: bool,
         pending: int,
+        images: int,
+        host_images: int,
     ) -> None:
-        self.program = ScriptedProgram(lanes, pages, 4, MAX_CONTEXT, chunk, span, stages, terminal_stages, commits_at)
+        times = (stages, terminal_stages, commits_at)
+        self.program = ScriptedProgram(lanes, pages, 4, MAX_CONTEXT, chunk, span, *times, images, host_images)
         self.clock = FakeClock()
         self.core = EngineCore(self.program, CoreOptions(pending, concurrent), self.clock)
         self.capacity = pending + lanes
@@ -102,7 +111,11 @@ class ControlPlane(RuleBasedStateMachine):
     # --- actions ---
 
     @rule(
-        prompt=st.integers(1, 12),
+        data=st.data(),
+        length=st.integers(1, 12),
+        boundaries=st.lists(st.tuples(st.sampled_from(BoundaryKind), st.integers(1, 12)), max_size=3),
+        session=st.sampled_from([None, "a", "b"]),
+        cache=st.sampled_from([CacheUse.READ_WRITE] * 3 + [CacheUse.DISABLED]),
         new=st.integers(0, 12),
         stop_at=st.none() | st.integers(0, 6),
         forced=st.booleans(),
@@ -112,7 +125,11 @@ class ControlPlane(RuleBasedStateMachine):
     )
     def submit(
         self,
-        prompt: int,
+        data: st.DataObject,
+        length: int,
+        boundaries: list[tuple[BoundaryKind, int]],
+        session: str | None,
+        cache: CacheUse,
         new: int,
         stop_at: int | None,
         forced: bool,
@@ -120,13 +137,20 @@ class ControlPlane(RuleBasedStateMachine):
         broken_at: int | None,
         hold: bool,
     ) -> None:
-        first = 100 * (len(self.asked) + 1)
+        """A prompt continues one of two stems, or what an earlier request said; its last token is its own."""
+        histories = [(), *(a.prompt.token_ids + a.output()[: data.draw(st.integers(0, 6))] for a in self.asked[-4:])]
+        stem = data.draw(st.sampled_from(histories))[: MAX_PROMPT - length]
+        number = len(self.asked)
+        family = data.draw(st.sampled_from([100, 200]))
+        tokens = (*stem, *range(family, family + length - 1), 10_000 + number)
+        marks = tuple(Boundary(kind, frontier) for kind, frontier in boundaries if frontier <= len(tokens))
+        prompt = PreparedPrompt(tokens, None, False, b"", marks)
         # Forced tokens come where a span ends; the first span is one token whatever the span length.
         controls: dict[int, tuple[int, ...]] = {1: (7, 8)} if forced else {}
-        output = FakeOutput(None, first, stop_at, controls, hold, broken_at)
+        output = FakeOutput(None, number, stop_at, controls, hold, broken_at)
         outstanding = self.outstanding()
         try:
-            handle = self.core.submit(prompt_of(prompt, first), output, new, GREEDY, deadline=deadline)
+            handle = self.core.submit(prompt, output, new, GREEDY, deadline=deadline, session_key=session, cache=cache)
         except RequestError as error:
             self.check_refusal(error, outstanding, new)
         except EngineFailure:
@@ -134,7 +158,7 @@ class ControlPlane(RuleBasedStateMachine):
         else:
             assert new == 0 or outstanding < self.capacity
             deadline_at = None if deadline is None else self.clock.now + deadline
-            self.asked.append(Asked(handle, prompt, first, new, stop_at, forced, deadline_at, broken_at))
+            self.asked.append(Asked(handle, prompt, new, stop_at, forced, deadline_at, broken_at))
 
     def check_refusal(self, error: RequestError, outstanding: int, new: int) -> None:
         if error.kind is RequestErrorKind.CLOSED:
@@ -211,7 +235,7 @@ class ControlPlane(RuleBasedStateMachine):
     def check_visible(self) -> None:
         """At every call into Program: nothing is published that Program has not committed."""
         for asked in self.asked:
-            committed = self.program.committed.get(prompt_of(asked.prompt, asked.first).token_ids, [])
+            committed = self.program.committed.get(asked.prompt.token_ids, [])
             visible = tokens_of(asked.handle.published)
             assert list(visible) == committed[: len(visible)]
 
@@ -264,7 +288,7 @@ class ControlPlane(RuleBasedStateMachine):
         if not isinstance(error, RequestError):
             assert self.broken
         elif error.kind is RequestErrorKind.INFEASIBLE:
-            assert -(-(asked.prompt + asked.new) // 4) > self.program.limits.kv_pages
+            assert -(-(len(asked.prompt.token_ids) + asked.new) // 4) > self.program.limits.kv_pages
         else:
             assert error.kind is RequestErrorKind.FAILED
             assert self.faulted or asked.broken_at is not None
@@ -281,7 +305,8 @@ class ControlPlane(RuleBasedStateMachine):
         for asked in self.asked:
             self.check_ending(asked)
         assert self.program.sequences == {}
-        assert self.program.free_pages == self.program.limits.kv_pages
+        assert self.program.reclaimable_pages == self.program.limits.kv_pages
+        assert self.core.stats().checkpoints == len(self.program.checkpoints)
         assert self.program.transaction is None
         assert (self.core.stats().active, self.core.stats().waiting) == (0, 0)
         self.core.close()

@@ -1,24 +1,25 @@
 """Retention: whether a new checkpoint is worth its place, and who makes room for it.
 
 A checkpoint's place is one of Program's image slots and one of the catalog's logical places. Room is made by the
-cheapest single degradation whose loss stays below the newcomer's gain. A live session's endpoint is given up only where
+cheapest degradation whose loss stays below the newcomer's gain. A live session's endpoint is given up only where
 nothing else is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from ninfer.runtime.core.cache.catalog import Catalog, Entry
 from ninfer.runtime.core.cache.options import CacheOptions
 from ninfer.runtime.core.cache.portfolio import Valuation
 from ninfer.runtime.core.cache.victims import deletions, single_moves
-from ninfer.runtime.core.program import Assessment, CheckpointFacts, CheckpointHandle, Victim
+from ninfer.runtime.core.program import Assessment, CheckpointFacts, CheckpointHandle, Degradation, Victim
 from ninfer.types import CheckpointKind
 
-MAX_TRIES = 8
-"""Single degradations that are put to Program before a newcomer is turned away."""
+CHOICES = 3
+"""Checkpoints of each sort that are considered for giving way to a newcomer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,32 @@ class Retention:
         assess: Callable[[tuple[Victim, ...]], Assessment],
     ) -> tuple[Victim, ...] | None:
         kept = {victim.checkpoint for victim in forced}
-        moves = single_moves(self._catalog, valuation, kept, self._facts)
-        disposable = [move for move in moves if not valuation.is_live_endpoint(self._catalog[move.victim.checkpoint])]
-        for move in (disposable or moves)[:MAX_TRIES]:
-            victims = (*forced, move.victim)
-            if valuation.loss(victims) >= newcomer.gain:
+        offers = [(valuation.loss(way), way) for way in self._ways(valuation, kept)]
+        for loss, way in sorted(offers, key=lambda offer: offer[0]):
+            victims = (*forced, *way)
+            if loss >= newcomer.gain or valuation.loss(victims) >= newcomer.gain:
                 break
             if assess(victims).feasible:
                 return victims
         return None
+
+    def _ways(self, valuation: Valuation, kept: Container[CheckpointHandle | None]) -> Iterator[tuple[Victim, ...]]:
+        """Ways to free one image slot on the device: move a checkpoint to the host, drop one, or, for a full host, both.
+
+        Of each sort the few that lose least are offered, live sessions' endpoints only where there is nothing else.
+        """
+        moves = single_moves(self._catalog, valuation, kept, self._facts)
+        mortal = [move for move in moves if not valuation.is_live_endpoint(self._catalog[move.victim.checkpoint])]
+        victims = [move.victim for move in mortal or moves]
+        here = [victim for victim in victims if self._on_device(victim.checkpoint)]
+        moved = [victim for victim in here if victim.degradation is Degradation.HOST_ONLY][:CHOICES]
+        dropped = [victim for victim in here if victim.degradation is Degradation.DELETE][:CHOICES]
+        yield from ((victim,) for victim in (*moved, *dropped))
+        stored = [v for v in victims if v.degradation is Degradation.DELETE and not self._on_device(v.checkpoint)]
+        yield from product(stored[:CHOICES], moved[:CHOICES])
+
+    def _on_device(self, checkpoint: CheckpointHandle) -> bool:
+        return self._facts is None or self._facts(checkpoint).on_device
 
     # --- logical places ---
 

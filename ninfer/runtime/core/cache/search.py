@@ -11,7 +11,7 @@ from typing import Protocol
 from ninfer.runtime.core.cache.catalog import Catalog, Entry
 from ninfer.runtime.core.cache.cost import CostModel
 from ninfer.runtime.core.cache.portfolio import Valuation
-from ninfer.runtime.core.cache.victims import Move, deletions, shortening_order, single_moves
+from ninfer.runtime.core.cache.victims import Move, deletions, may_leave, shortening_order, single_moves
 from ninfer.runtime.core.program import (
     Assessment,
     CheckpointFacts,
@@ -248,7 +248,7 @@ class Search:
         for entry in self._dearest(chosen) if self._host_tier else ():
             if self._spent:
                 return
-            if self._physics.facts(entry.handle).on_device:
+            if may_leave(self._physics.facts(entry.handle)):
                 before, moved = self.best, {**fates, entry.handle: Degradation.HOST_ONLY}
                 self.consider(candidate, tuple(Victim(handle, fate) for handle, fate in moved.items()))
                 fates = moved if self.best is not before else fates

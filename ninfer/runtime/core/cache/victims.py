@@ -63,10 +63,15 @@ def single_moves(
     """Every degradation of every checkpoint outside `kept`, the cheapest first. No `facts`: there is no host tier."""
     victims = [Victim(entry.handle, Degradation.DELETE) for entry in catalog if entry.handle not in kept]
     if facts is not None:
-        on_device = [victim.checkpoint for victim in victims if facts(victim.checkpoint).on_device]
+        on_device = [victim.checkpoint for victim in victims if may_leave(facts(victim.checkpoint))]
         victims += [Victim(handle, Degradation.HOST_ONLY) for handle in on_device]
     moves = [Move(valuation.loss((victim,)), victim) for victim in victims]
     return tuple(sorted(moves, key=lambda move: (move.loss, catalog[move.victim.checkpoint].hits > 0, _age(move))))
+
+
+def may_leave(facts: CheckpointFacts) -> bool:
+    """True if HOST_ONLY would free something on the device: all of a checkpoint, or pages left over from a restore."""
+    return facts.on_device or facts.exclusive_pages > 0
 
 
 def _age(move: Move) -> tuple[int, int, str]:
