@@ -1,7 +1,7 @@
 """Prefill and decode speed of the demo model and of a random model with the geometry of the 0.8B family member.
 
-Each point runs `ninfer bench` in a process of its own. The floor of a decode step is the time to read every weight once: the bytes of
-the expanded fp32 weights over the read bandwidth that this script measures on the same machine in the same run.
+Each point runs `ninfer bench` in a process of its own. The floor of a decode step is the time to read every weight
+once: the bytes of the expanded fp32 weights over the read bandwidth that this script measures in the same run.
 
     python benchmarks/model_speed.py [--threads N] [--recipes q8,bf16] [--json FILE]
 """
