@@ -77,7 +77,7 @@ def verify(reader: ArtifactReader, progress: Progress | None = None) -> VerifyRe
         tensors=len(tensors),
         resources=len(directory.objects) - len(tensors),
         bytes_checked=done,
-        problems=tuple(problems),
+        problems=tuple(dict.fromkeys(problems)),  # a missing part is one problem, however many objects lie in it
         unbound=tuple(tensor.id for tensor in tensors if tensor.id not in bound),
     )
 

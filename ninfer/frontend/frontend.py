@@ -119,6 +119,8 @@ class Frontend:
         return OutputSession(rules, OutputState(channels.start(prepared.opens_thinking)))
 
     def _check_stops(self, stops: StopConditions) -> None:
+        if isinstance(stops.strings, str):
+            raise invalid(f"stops.strings: must be a tuple of strings, not the string {stops.strings!r}")
         if len(stops.strings) > MAX_STOP_STRINGS:
             raise invalid(f"stops.strings: {len(stops.strings)} strings; at most {MAX_STOP_STRINGS} are supported")
         for i, string in enumerate(stops.strings):

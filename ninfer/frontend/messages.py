@@ -29,9 +29,17 @@ def check_text(text: object, where: str) -> None:
 
 def message_dicts(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Messages as templates see them; absent fields are absent keys. Raises RequestError naming the message."""
+    check_messages(messages)
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def check_messages(messages: Sequence[object]) -> None:
+    """Raise RequestError unless there are messages and nothing but messages (OpenAI-style dicts, for example)."""
     if not messages:
         raise invalid("messages: at least one message is needed")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    for i, message in enumerate(messages):
+        if not isinstance(message, Message):
+            raise invalid(f"messages[{i}]: must be a Message, not {type(message).__name__}")
 
 
 def tool_dicts(tools: Sequence[Tool]) -> list[dict[str, object]] | None:
@@ -59,7 +67,7 @@ def media_location(messages: Sequence[Message]) -> str | None:
     """The path of the first image or video, if the conversation holds one."""
     for i, message in enumerate(messages):
         for j, part in enumerate(message.content if isinstance(message.content, tuple) else ()):
-            if part.kind is not ContentKind.TEXT:
+            if isinstance(part, ContentPart) and part.kind is not ContentKind.TEXT:
                 return f"messages[{i}].content[{j}]"
     return None
 
@@ -90,10 +98,14 @@ def _content(content: str | tuple[ContentPart, ...], where: str) -> object:
     if isinstance(content, str):
         check_text(content, where)
         return content
+    if not isinstance(content, tuple):
+        raise invalid(f"{where}: must be a string or a tuple of parts, not {type(content).__name__}")
     return [_part(part, f"{where}[{i}]") for i, part in enumerate(content)]
 
 
 def _part(part: ContentPart, where: str) -> dict[str, object]:
+    if not isinstance(part, ContentPart):
+        raise invalid(f"{where}: must be a ContentPart, not {type(part).__name__}")
     if part.kind is not ContentKind.TEXT:
         return {"type": part.kind.value}
     check_text(part.text, f"{where}.text")

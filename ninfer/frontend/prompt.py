@@ -10,7 +10,15 @@ from datetime import datetime
 from ninfer.errors import ConfigError
 from ninfer.frontend.boundaries import BoundaryFinder, ChatLayout
 from ninfer.frontend.channels import CLOSE_TEXT, OPEN_TEXT, ThinkTags
-from ninfer.frontend.messages import check_text, invalid, media_location, message_dicts, plain_json, tool_dicts
+from ninfer.frontend.messages import (
+    check_messages,
+    check_text,
+    invalid,
+    media_location,
+    message_dicts,
+    plain_json,
+    tool_dicts,
+)
 from ninfer.frontend.template import ChatTemplate
 from ninfer.frontend.tokenizer import ControlSpan, Tokenizer
 from ninfer.types import ChatPrompt, PreparedPrompt, Prompt, TextPrompt, TokenPrompt
@@ -66,6 +74,7 @@ class PromptBuilder:
         return self._prepared(self._tokenizer.encode_plain(prompt.text), prompt.text, opens_thinking=False)
 
     def _from_chat(self, prompt: ChatPrompt) -> PreparedPrompt:
+        check_messages(prompt.messages)
         if (media := media_location(prompt.messages)) is not None:
             raise invalid(f"{media}: this engine reads text only; remove the image or video")
         for i, marker in enumerate(prompt.cache_markers):

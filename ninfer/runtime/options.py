@@ -38,6 +38,9 @@ def settle(options: EngineOptions, model_context: int, image_bytes: int) -> Sett
         ConfigError: naming the flag, its value and what is allowed.
     """
     check_device(options.device)
+    if not isinstance(options.kv_dtype, KvDtype):
+        names = ", ".join(f"KvDtype.{kind.name}" for kind in KvDtype)
+        raise ConfigError(f"kv_dtype must be one of {names}, got {options.kv_dtype!r}")
     context = _context(options.max_context, model_context)
     lanes = _within("--max-concurrency", options.max_concurrency, 1, MAX_LANES)
     chunk = options.prefill_chunk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -216,6 +217,7 @@ def test_flush_gives_back_what_was_held_and_an_incomplete_character(frontend: Fr
     ("stops", "message"),
     [
         (StopConditions(strings=("a", "")), r"stops\.strings\[1\]: must have 1 to"),
+        (StopConditions(strings=cast(tuple[str, ...], "STOP")), r"stops\.strings: must be a tuple of strings"),
         (StopConditions(strings=("\ud800",)), r"stops\.strings\[0\]: character 0 is a lone surrogate"),
         (StopConditions(strings=("a",) * 65), r"stops\.strings: 65 strings"),
         (StopConditions(token_ids=(3, 100_000)), r"stops\.token_ids\[1\]: 100000 is no token"),

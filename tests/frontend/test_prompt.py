@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -43,7 +44,7 @@ RENDERED = (
 )
 
 
-def user(text: str) -> ChatPrompt:
+def user(text: str | tuple[ContentPart, ...]) -> ChatPrompt:
     return ChatPrompt((Message("user", text),))
 
 
@@ -224,6 +225,9 @@ IMAGE = Message("user", (ContentPart(ContentKind.TEXT, "x"), ContentPart(Content
         (TextPrompt("a\ud800"), "text: character 1 is a lone surrogate"),
         (user("\udfff"), r"messages\[0\]\.content: character 0 is a lone surrogate"),
         (ChatPrompt(()), "messages: at least one"),
+        (ChatPrompt(cast(Any, ({"role": "user"},))), r"messages\[0\]: must be a Message, not dict"),
+        (user(cast(Any, [ContentPart(ContentKind.TEXT, "x")])), r"messages\[0\]\.content: must be a string or a tuple"),
+        (user(cast(Any, ("x",))), r"messages\[0\]\.content\[0\]: must be a ContentPart, not str"),
         (ChatPrompt((Message("robot", "x"),)), r"messages\[0\]\.role: 'robot' is unknown"),
         (ChatPrompt((Message("user", "x", tool_calls=(ToolCall("f", {}),)),)), r"messages\[0\]\.tool_calls: only"),
         (ChatPrompt((Message("assistant", tool_calls=(ToolCall("f", {"k": "\ud800"}),)),)), r"arguments\.k: character"),

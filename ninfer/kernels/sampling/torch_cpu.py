@@ -108,7 +108,8 @@ def _prefix(scores: F64, row: SamplingRow, reach: float) -> Distribution:
     if row.temperature <= 0:
         return Distribution(np.array([best]), np.ones(1))
     ids = _top_k(scores, row.top_k)
-    weights = np.exp((scores[ids] - scores[best]) / row.temperature)
+    with np.errstate(over="ignore"):  # a tiny temperature leaves no weight to any other token
+        weights = np.exp((scores[ids] - scores[best]) / row.temperature)
     total, above = weights.sum(), weights >= row.min_p
     ids, weights = ids[above], weights[above]
     mass = weights.sum()

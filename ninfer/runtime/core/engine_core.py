@@ -94,6 +94,7 @@ class EngineCore:
         try:
             demand = self._demand(prepared, max_new_tokens, sampling, top_logprobs)
             _check_deadline(deadline)
+            _check_session_key(session_key)
             return self._accept(demand, output, deadline, session_key, cache)
         except (RequestError, EngineFailure):
             with self._signal:
@@ -297,7 +298,7 @@ class EngineCore:
 
 
 def _check_count(name: str, value: object) -> None:
-    """Not an int would first be noticed by the worker, where it would cost every request."""
+    """A value that is no int would first be noticed by the worker, and there it would cost every request."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise RequestError(RequestErrorKind.INVALID, f"{name} is {value!r}: give a whole number, 0 or more")
 
@@ -305,6 +306,11 @@ def _check_count(name: str, value: object) -> None:
 def _check_deadline(deadline: object) -> None:
     if deadline is not None and not (isinstance(deadline, (int, float)) and deadline >= 0):
         raise RequestError(RequestErrorKind.INVALID, f"deadline is {deadline!r}: give seconds from now, 0 or more")
+
+
+def _check_session_key(key: object) -> None:
+    if key is not None and not isinstance(key, str):
+        raise RequestError(RequestErrorKind.INVALID, f"session_key is {key!r}: give a string")
 
 
 def _finish_empty(record: RequestRecord) -> None:

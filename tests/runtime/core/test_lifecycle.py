@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import re
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -226,6 +229,22 @@ def test_refusals_before_any_state(
 def test_negative_top_logprobs_are_refused() -> None:
     with pytest.raises(RequestError, match="top_logprobs is -1"):
         bench().submit(top_logprobs=-1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("new", 1.5), ("new", "5"), ("new", True), ("top_logprobs", 2.0), ("deadline", "5"), ("session", ["key"])],
+)
+def test_a_value_of_the_wrong_type_is_refused_and_hurts_nobody_else(field: str, value: object) -> None:
+    b = bench()
+    ask: Callable[..., object] = b.submit if field != "session" else partial(b.ask, (1, 2, 3))
+    with pytest.raises(RequestError, match=re.escape(f"is {value!r}: give")) as refusal:
+        ask(**{field: value})
+    assert refusal.value.kind is RequestErrorKind.INVALID
+    handle = b.submit(new=2)
+    b.settle()
+    assert handle.result().token_ids == expected(3, 2)
+    b.check_clean()
 
 
 def test_an_infeasible_request_fails_with_the_reason_and_the_next_goes_on() -> None:
