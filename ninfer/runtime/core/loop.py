@@ -403,7 +403,7 @@ class ControlLoop:
             self._answer_failure(record, failure)
 
     def close(self) -> None:
-        """Release Program and forget what it held. It promises not to raise; if it does, requests are still answered."""
+        """Release Program, forget what it held. It promises not to raise; if it does, requests are still answered."""
         try:
             self._program.close()
         except Exception:

@@ -154,7 +154,8 @@ class ContextCache:
         assert going is not None, "a capture is due"
         point = going.points[0]
         twin = self.catalog.at(point.frontier, going.digests[point.frontier])
-        if twin is not None:
+        prompt = record.demand.prompt
+        if twin is not None and self._program.common_prefix(twin.handle, prompt) == twin.frontier:
             twin.last_used = self._portfolio.materialised
             going.below = twin.handle
             return None

@@ -153,10 +153,25 @@ class Valuation:
         return weight * EIGHTHS[kind] * max(self._cost.saved(frontier) - below, 0) // 8
 
     def worth(self, entry: Entry) -> int:
-        """What losing this checkpoint alone would cost."""
+        """What losing this checkpoint alone would cost: `loss` of one deletion."""
         if entry.handle not in self._worths:
-            self._worths[entry.handle] = self.loss((Victim(entry.handle, Degradation.DELETE),))
+            self._worths[entry.handle] = self._alone(entry, self._cost.saved(entry.frontier))
         return self._worths[entry.handle]
+
+    def removal(self, entry: Entry) -> int:
+        """What it would cost to have this checkpoint alone on the host only: `loss` of one HOST_ONLY."""
+        return self._alone(entry, self.restore(entry))
+
+    def _alone(self, entry: Entry, most: int) -> int:
+        """The loss of degrading one checkpoint, whose users then lose `most`, or fall back to the next one."""
+        saved, parent = self._cost.saved(entry.frontier), self._catalog.get(entry.parent)
+        below = 0 if parent is None else self._cost.saved(parent.frontier)
+        total = self.weight(entry) * EIGHTHS[entry.kind] * min(saved - below, most) // 8
+        for matched in self._demands.get(entry.handle, ()):
+            if matched[0] is entry:
+                below = self._cost.saved(matched[1].frontier) if len(matched) > 1 else 0
+                total += min(saved - below, most)
+        return total
 
     # --- sets of degradations ---
 

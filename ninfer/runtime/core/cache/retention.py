@@ -76,7 +76,7 @@ class Retention:
         return None
 
     def _ways(self, valuation: Valuation, kept: Container[CheckpointHandle | None]) -> Iterator[tuple[Victim, ...]]:
-        """Ways to free one image slot on the device: move a checkpoint to the host, drop one, or, for a full host, both.
+        """Ways to free one image slot on the device: move a checkpoint to the host, drop one, or both if it is full.
 
         Of each sort the few that lose least are offered, live sessions' endpoints only where there is nothing else.
         """

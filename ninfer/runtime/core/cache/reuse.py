@@ -12,7 +12,7 @@ from ninfer.runtime.core.cache.prefix_digest import prefix_digests
 from ninfer.runtime.core.program import CheckpointHandle
 from ninfer.types import PreparedPrompt, Reuse, ReuseReason
 
-MAX_PROBES = 4
+MAX_PROBES = 2
 """Histories compared with a prompt only to say where it diverges."""
 EVICTED_KEPT = 64
 
@@ -58,10 +58,19 @@ class ReuseFinder:
         frontiers = (*self._catalog.frontiers, *(frontier for frontier, _ in self._evicted))
         digests = prefix_digests(prompt.token_ids, prompt.identity, (f for f in frontiers if f <= longest))
         shortlist = self._catalog.shortlist(digests)
-        usable = tuple(e for e in shortlist if self._identities.common_prefix(e.handle, prompt) == e.frontier)
+        usable = self._proved(shortlist, prompt)
         best = usable[0].frontier if usable else 0
         lost = (f for f, digest in self._evicted if f > best and digests.get(f) == digest)
         return Lookup(usable, max(best, self._common(prompt, usable, endpoint)), max(lost, default=0))
+
+    def _proved(self, shortlist: Sequence[Entry], prompt: PreparedPrompt) -> tuple[Entry, ...]:
+        """Those that Program finds exact. What lies on the path of an exact one was a prefix of it from its making."""
+        exact: dict[CheckpointHandle, Entry] = {}
+        for entry in shortlist:
+            if entry.handle not in exact and self._identities.common_prefix(entry.handle, prompt) == entry.frontier:
+                exact[entry.handle] = entry
+                exact.update((above.handle, above) for above in self._catalog.ancestors(entry))
+        return tuple(sorted(exact.values(), key=lambda entry: -entry.frontier))
 
     def _common(self, prompt: PreparedPrompt, usable: Sequence[Entry], endpoint: CheckpointHandle | None) -> int:
         """How far the likeliest histories agree with the prompt."""

@@ -61,11 +61,11 @@ def single_moves(
     facts: Callable[[CheckpointHandle], CheckpointFacts] | None,
 ) -> tuple[Move, ...]:
     """Every degradation of every checkpoint outside `kept`, the cheapest first. No `facts`: there is no host tier."""
-    victims = [Victim(entry.handle, Degradation.DELETE) for entry in catalog if entry.handle not in kept]
-    if facts is not None:
-        on_device = [victim.checkpoint for victim in victims if may_leave(facts(victim.checkpoint))]
-        victims += [Victim(handle, Degradation.HOST_ONLY) for handle in on_device]
-    moves = [Move(valuation.loss((victim,)), victim) for victim in victims]
+    entries = [entry for entry in catalog if entry.handle not in kept]
+    moves = [Move(valuation.worth(entry), Victim(entry.handle, Degradation.DELETE)) for entry in entries]
+    for entry in entries if facts is not None else ():
+        if facts is not None and may_leave(facts(entry.handle)):
+            moves.append(Move(valuation.removal(entry), Victim(entry.handle, Degradation.HOST_ONLY)))
     return tuple(sorted(moves, key=lambda move: (move.loss, catalog[move.victim.checkpoint].hits > 0, _age(move))))
 
 

@@ -113,6 +113,9 @@ def test_loss_is_the_fall_in_value_and_superadditive(market: Market, data: st.Da
     victims = tuple(Victim(checkpoint, fate) for checkpoint, fate in fates.items())
     assert valuation.loss(victims) == value(market, valuation, {}) - value(market, valuation, fates)
     singles = sum(valuation.loss((victim,)) for victim in victims)
+    for item in market.catalog:
+        assert valuation.worth(item) == valuation.loss((Victim(item.handle, Degradation.DELETE),))
+        assert valuation.removal(item) == valuation.loss((Victim(item.handle, Degradation.HOST_ONLY),))
     assert valuation.loss(victims) >= singles >= 0
 
 
