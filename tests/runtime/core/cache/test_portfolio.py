@@ -129,8 +129,8 @@ def test_retention_classes() -> None:
     assert [portfolio.valuation().weight(e) for e in (live, old, ending)] == [16, 4, 16]
     for demand in market.demands:
         portfolio.observe(demand)
-    valuation = portfolio.valuation(ending=(3, 1))
-    assert [valuation.weight(e) for e in (live, old, ending)] == [16, 1, 1]
+    valuation = portfolio.valuation({handle(3)})
+    assert [valuation.weight(e) for e in (live, old, ending)] == [16, 4, 1]
 
 
 def test_shared_credit_counts_domains_in_the_window() -> None:
