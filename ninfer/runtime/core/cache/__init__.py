@@ -8,9 +8,10 @@ sharing         which of those are worth publishing for everyone
 cost            nanoseconds of prefill and of transfers
 portfolio       what losing checkpoints would cost later
 victims         cheap sets of checkpoints to give up, in a monotone order
-planner         the source and end state of a materialisation
+planner, search the source and end state of a materialisation
 retention       whether a new checkpoint may displace old ones
-reuse           why a request reused what it did
+reuse           which checkpoints a prompt could start from, and why it reused what it did
+context_cache   the policy of one Engine over all of these
 
 Pure policy: Program alone says what is exact and what is possible.
 """

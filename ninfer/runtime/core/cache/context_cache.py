@@ -199,11 +199,17 @@ class ContextCache:
             twin.last_used = self._portfolio.materialised
             self._bind(record, going, twin)
             return None
-        valuation = self._portfolio.valuation(ending=(going.owner, record.order))
+        valuation = self._portfolio.valuation(self._superseded(record, going))
         weight = RECENT if record.session_key is None else LIVE
         gain = valuation.gain(weight, CheckpointKind.SESSION_ENDPOINT, frontier, self._saved_below(going))
         newcomer = Newcomer(CheckpointKind.SESSION_ENDPOINT, going.owner, gain)
         return self._retention.room_for(newcomer, valuation, lambda v: self._program.assess_retain(sequence, v))
+
+    def _superseded(self, record: RequestRecord, going: Continuation) -> frozenset[CheckpointHandle]:
+        """What earlier requests left on this continuation's path. Other branches of the session stay what they are."""
+        below = self.catalog.get(going.below)
+        path = () if below is None else (below, *self.catalog.ancestors(below))
+        return frozenset(e.handle for e in path if e.owner == going.owner and e.order < record.order)
 
     def retained(self, record: RequestRecord, checkpoint: CheckpointHandle) -> None:
         """The continuation was published. It becomes its session's endpoint unless a later one already is."""

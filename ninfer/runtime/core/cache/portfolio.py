@@ -13,7 +13,7 @@ goes to the host only loses what its restore will take.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -80,13 +80,13 @@ class Portfolio:
         """Forget all demand."""
         self._window.clear()
 
-    def valuation(self, ending: tuple[int, int] | None = None) -> Valuation:
+    def valuation(self, superseded: Collection[CheckpointHandle] = ()) -> Valuation:
         """The values as they are now, for many questions.
 
-        `ending` (owner, order): this owner is about to have a new endpoint, of that order, instead of earlier ones.
+        `superseded` are checkpoints that the end of a request is about to take the place of.
         """
         return Valuation(
-            self._catalog, self._sessions.live, self._cost, self._facts, self._window, self.materialised, ending
+            self._catalog, self._sessions.live, self._cost, self._facts, self._window, self.materialised, superseded
         )
 
 
@@ -101,14 +101,14 @@ class Valuation:
         facts: Callable[[CheckpointHandle], CheckpointFacts],
         window: Iterable[Demand],
         materialised: int,
-        ending: tuple[int, int] | None,
+        superseded: Collection[CheckpointHandle],
     ) -> None:
         self._catalog = catalog
         self._live = live
         self._cost = cost
         self._facts = facts
         self._materialised = materialised
-        self._ending = ending
+        self._superseded = superseded
         self._window = window
         self._restores: dict[CheckpointHandle, int] = {}
         self._worths: dict[CheckpointHandle, int] = {}
@@ -138,7 +138,7 @@ class Valuation:
         """Retention class, or SharedCredit of a shared prefix."""
         if entry.kind is CheckpointKind.SHARED_PREFIX:
             return max(RECENT * len(self._domains.get(entry.handle, ())), DISPOSABLE)
-        if self._ending is not None and entry.owner == self._ending[0] and entry.order < self._ending[1]:
+        if entry.handle in self._superseded:
             return DISPOSABLE
         if self._live.get(entry.owner) == entry.order:
             return LIVE
