@@ -17,7 +17,7 @@ from ninfer.runtime.program.host_arena import Extent
 from ninfer.runtime.program.program import Program
 from ninfer.runtime.program.sequence import ZERO_IMAGE
 from ninfer.runtime.program.sequence import Sequence as Active
-from ninfer.runtime.program.stores import Stores
+from ninfer.runtime.program.stores import Stores, image_slots
 from ninfer.runtime.program.transfers import Transfers
 from ninfer.runtime.program.units import Executor, Span
 
@@ -117,6 +117,35 @@ class HashModel:
             raise RuntimeError("simulated fault")
 
 
+def axes(program: Program) -> dict[str, tuple[int, int, int]]:
+    """(allocated, reserved, available) by name; they must make up the capacity."""
+    found = {}
+    for axis in program.occupancy().axes:
+        assert min(axis.allocated, axis.reserved, axis.available) >= 0, axis
+        assert axis.allocated + axis.reserved + axis.available == axis.capacity, axis
+        found[axis.name] = (axis.allocated, axis.reserved, axis.available)
+    return found
+
+
+def check_ownership(program: Program) -> None:
+    """Everything that is allocated is owned by somebody, and nothing is promised without an owner."""
+    stores, counted = program._stores, axes(program)
+    checkpoints, sequences = stores.checkpoints.values(), stores.sequences.values()
+    kept = {page for checkpoint in checkpoints for page in checkpoint.pages.pages}
+    held = kept.union(page for sequence in sequences for page in sequence.space.pages)
+    on_host = {page.host.extent for page in held if page.host is not None}
+    assert counted["kv_pages"][0] == sum(page.device is not None for page in held)
+    assert counted["kv_pages"][1] == sum(s.space.reservation for s in sequences)
+    assert counted["lanes"][0] == len(sequences)
+    assert counted["host_images"][0] == sum(c.host_image is not None for c in checkpoints)
+    assert counted["host_kv_bytes"][0] == sum(extent.size for extent in on_host)
+    images = [c.device_image for c in checkpoints] + [s.image if s.image != ZERO_IMAGE else None for s in sequences]
+    pending = () if program._pending is None else program._pending.provisional
+    used = [image for image in (*images, *(p.span.target for p in pending)) if image is not None]
+    assert len(set(used)) == len(used), "two owners of one image"
+    assert stores.images.available == image_slots(program.limits) - len(used)
+
+
 @dataclass
 class Simulation:
     """A Program, what is behind it, and checks of what must hold at every boundary."""
@@ -138,32 +167,6 @@ class Simulation:
     def settled(self) -> bool:
         """False while a resource transaction is open, whose finished stages nobody has been told of."""
         return self.program._open is None
-
-    def axes(self) -> dict[str, tuple[int, int, int]]:
-        """(allocated, reserved, available) by name; they must make up the capacity."""
-        found = {}
-        for axis in self.program.occupancy().axes:
-            assert min(axis.allocated, axis.reserved, axis.available) >= 0, axis
-            assert axis.allocated + axis.reserved + axis.available == axis.capacity, axis
-            found[axis.name] = (axis.allocated, axis.reserved, axis.available)
-        return found
-
-    def check_boundary(self) -> None:
-        """Everything that is allocated is owned by somebody, and nothing is promised without an owner."""
-        stores, axes = self.stores, self.axes()
-        checkpoints, sequences = stores.checkpoints.values(), stores.sequences.values()
-        held = {page for c in checkpoints for page in c.pages.pages} | {
-            page for s in sequences for page in s.space.pages
-        }
-        on_host = {page.host.extent for page in held if page.host is not None}
-        assert axes["kv_pages"][0] == sum(page.device is not None for page in held)
-        assert axes["kv_pages"][1] == sum(s.space.reservation for s in sequences)
-        assert axes["lanes"][0] == len(sequences)
-        assert axes["host_images"][0] == sum(c.host_image is not None for c in checkpoints)
-        assert axes["host_kv_bytes"][0] == sum(extent.size for extent in on_host)
-        images = [c.device_image for c in checkpoints] + [s.image if s.image != ZERO_IMAGE else None for s in sequences]
-        used = [image for image in images if image is not None]
-        assert len(set(used)) == len(used), "two owners of one image"
 
     def check_contents(self) -> None:
         """Every checkpoint still says what it was made from, wherever it lies."""

@@ -19,7 +19,7 @@ from ninfer.runtime.core.stats import Availability
 from ninfer.types import Boundary, BoundaryKind, CacheUse, Delta, Finish, FinishReason, PreparedPrompt
 from tests.fakes import GREEDY, FakeClock
 from tests.runtime.core.outputs import FakeOutput
-from tests.runtime.simulated import PAGE_BYTES, Simulation, answer_to
+from tests.runtime.simulated import PAGE_BYTES, Simulation, answer_to, axes, check_ownership
 
 OPERATIONS = 2000
 SEEDS = 20
@@ -79,7 +79,7 @@ class World:
         self.core.step()
         self.boundaries += 1
         assert self.core.availability is Availability.READY, self.core._failure.message
-        self.simulation.check_boundary()
+        check_ownership(self.simulation.program)
         if self.simulation.settled:
             stats = self.core.stats()
             assert stats.checkpoints == len(self.simulation.stores.checkpoints)
@@ -173,14 +173,14 @@ class World:
             self.step()
         assert not self.asked
         while self.core.step():
-            self.simulation.check_boundary()
+            check_ownership(self.simulation.program)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_contending_sessions_are_all_answered_rightly(seed: int) -> None:
     rng = random.Random(seed)
     simulation = Simulation(limits(host_tier=seed % 2 == 1, slots=(0, 2, 5, 12)[seed // 2 % 4]))
-    start = simulation.axes()
+    start = axes(simulation.program)
     world = World(rng, simulation)
     for number in range(OPERATIONS):
         world.operate()
@@ -191,9 +191,9 @@ def test_contending_sessions_are_all_answered_rightly(seed: int) -> None:
     stats = world.core.stats()
     assert world.answered > 50
     assert (stats.reused_tokens > 0) == (simulation.limits.checkpoint_images > 0)
-    axes = simulation.axes()
-    assert axes["lanes"] == start["lanes"]
-    assert axes["state_images"] == start["state_images"]
-    assert axes["kv_pages"][1] == 0
+    ended = axes(simulation.program)
+    assert ended["lanes"] == start["lanes"]
+    assert ended["state_images"] == start["state_images"]
+    assert ended["kv_pages"][1] == 0
     world.core.close()
-    assert simulation.axes() == start
+    assert axes(simulation.program) == start
