@@ -59,6 +59,8 @@ def describe(error: Exception) -> str:
             return str(error)
         case OSError(filename=str() | bytes() as name, strerror=str() as reason):
             return f"{name!s}: {reason}"
+        case OSError(strerror=str() as reason):
+            return f"{reason}: check what standard input and output are connected to, and the free space there"
         case MemoryError():
             return "out of memory: lower --max-context, --kv-capacity or --max-concurrency, or use a smaller model"
         case typer.Abort():

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ninfer.cli import factories
+from ninfer.cli.engine_flags import CapacityFlags, ComputeFlags
 from ninfer.cli.failures import UsageMistake
-from ninfer.cli.flags import CapacityFlags, ComputeFlags, ModelOptionFlag
+from ninfer.cli.flags import ModelOptionFlag
 from ninfer.cli.models import choose_model
 from ninfer.cli.outputs import check_writable, print_json, say, table_console, to_json, whole_path, write_text
 from ninfer.cli.progress import ProgressBar

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from ninfer.cli import factories
-from ninfer.cli.flags import CapacityFlags, ComputeFlags, ModelFlags, SamplingFlags, TemplateFlags
+from ninfer.cli.engine_flags import CapacityFlags, ComputeFlags
+from ninfer.cli.flags import ModelFlags, SamplingFlags, TemplateFlags
 from ninfer.cli.models import model_of
 from ninfer.cli.outputs import say
 from ninfer.cli.progress import ProgressBar

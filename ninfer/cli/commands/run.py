@@ -8,8 +8,9 @@ import typer
 
 from ninfer.cli import factories
 from ninfer.cli.answers import AnswerPrinter, drain, result_json, statistics
+from ninfer.cli.engine_flags import CapacityFlags, ComputeFlags
 from ninfer.cli.failures import CommandError, UsageMistake
-from ninfer.cli.flags import CapacityFlags, ComputeFlags, ModelFlags, SamplingFlags, TemplateFlags
+from ninfer.cli.flags import ModelFlags, SamplingFlags, TemplateFlags
 from ninfer.cli.models import model_of
 from ninfer.cli.outputs import print_json, say
 from ninfer.cli.progress import ProgressBar

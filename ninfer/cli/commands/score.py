@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from ninfer.cli import factories
+from ninfer.cli.engine_flags import ComputeFlags
 from ninfer.cli.failures import CommandError, UsageMistake
-from ninfer.cli.flags import ComputeFlags, ModelOptionFlag
+from ninfer.cli.flags import ModelOptionFlag
 from ninfer.cli.models import choose_model
 from ninfer.cli.outputs import check_writable, print_json, table_console, to_json, whole_file, write_text
 from ninfer.cli.progress import ProgressBar
