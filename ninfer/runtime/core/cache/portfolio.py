@@ -2,9 +2,9 @@
 
 Every checkpoint stands for the requests that would diverge right behind it. They are worth the prefill that it saves
 them over its nearest surviving prefix, weighted by how likely its kind is to be asked for and by its retention class:
-1 disposable, 4 recent, 16 live session. A shared prefix has SharedCredit instead: 4 for each reuse domain that used it
-within the window. Besides, each of the last 32 materialised requests is expected once more as it was. A checkpoint that
-goes to the host only loses what its restore will take.
+1 disposable, 4 recent, 16 live session: what its latest turn left, anchors aside. A shared prefix has SharedCredit
+instead: 4 for each reuse domain that used it within the window. Besides, each of the last 32 materialised requests is
+expected once more as it was. A checkpoint that goes to the host only loses what its restore will take.
 
     value(C) = Σ_c weight(c) · likelihood(c) · saved(best survivor at or below c) + Σ_d saved(best survivor matching d)
     loss(V)  = value(catalog) − value(catalog with the degradations V)
@@ -25,6 +25,8 @@ from ninfer.runtime.core.program import CheckpointFacts, CheckpointHandle, Degra
 from ninfer.types import CheckpointKind
 
 WINDOW = 32
+LIVE_WINDOW = 8 * WINDOW
+"""Materialisations without which a checkpoint is no longer recent, and a session no longer live."""
 FALLBACKS = 4
 """Checkpoints of one demand that are remembered: it hardly ever falls back further."""
 DISPOSABLE, RECENT, LIVE = 1, 4, 16
@@ -140,9 +142,11 @@ class Valuation:
             return max(RECENT * len(self._domains.get(entry.handle, ())), DISPOSABLE)
         if entry.handle in self._superseded:
             return DISPOSABLE
-        if self._live.get(entry.owner) == entry.order:
+        idle = self._materialised - max(entry.born, entry.last_used)
+        latest = self._live.get(entry.owner) == entry.order and entry.kind is not CheckpointKind.LONG_ANCHOR
+        if latest and idle < LIVE_WINDOW:
             return LIVE
-        return RECENT if self._materialised - max(entry.born, entry.last_used) < WINDOW else DISPOSABLE
+        return RECENT if idle < WINDOW else DISPOSABLE
 
     def is_live_endpoint(self, entry: Entry) -> bool:
         """True for the latest continuation of a bound session."""

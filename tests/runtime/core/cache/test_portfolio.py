@@ -130,7 +130,17 @@ def test_retention_classes() -> None:
     for demand in market.demands:
         portfolio.observe(demand)
     valuation = portfolio.valuation({handle(3)})
-    assert [valuation.weight(e) for e in (live, old, ending)] == [16, 4, 1]
+    assert [valuation.weight(e) for e in (live, old, ending)] == [16, 1, 1]
+    for demand in 7 * market.demands:
+        portfolio.observe(demand)
+    assert [portfolio.valuation().weight(e) for e in (live, old, ending)] == [1, 1, 1]
+
+
+def test_anchors_of_a_live_session_are_no_more_than_recent() -> None:
+    anchor = entry(1, 10, kind=CheckpointKind.LONG_ANCHOR, owner=1)
+    market = Market(catalog_of(anchor, entry(2, 20, owner=1, parent=1)))
+    market.sessions.bind("live", Binding(handle(2), 1, 0))
+    assert market.valuation().weight(anchor) == 4
 
 
 def test_shared_credit_counts_domains_in_the_window() -> None:
@@ -201,6 +211,21 @@ def test_the_host_takes_what_would_be_deleted() -> None:
     assess = lambda victims: Assessment(Readiness.READY if victims else Readiness.TEMPORARILY_BLOCKED)  # noqa: E731
     victims = retention.room_for(Newcomer(CheckpointKind.LONG_ANCHOR, 7, 10**9), valuation, assess)
     assert victims == (Victim(handle(1), Degradation.HOST_ONLY),)
+
+
+def test_a_full_host_drops_what_is_worth_least_for_what_must_leave_the_device() -> None:
+    catalog = catalog_of(entry(1, 10), entry(2, 1000))
+    physics = SmallPhysics(catalog, 1000, host_slots=1, host_only={handle(1)})
+
+    def assess(victims: tuple[Victim, ...]) -> Assessment:
+        deleted = {victim.checkpoint for victim in victims if victim.degradation is Degradation.DELETE}
+        host = ({handle(1)} | {victim.checkpoint for victim in victims}) - deleted
+        makes_room = any(victim.checkpoint == handle(2) for victim in victims) and len(host) <= 1
+        return Assessment(Readiness.READY if makes_room else Readiness.TEMPORARILY_BLOCKED)
+
+    retention = Retention(catalog, LIMITLESS, physics.facts)
+    victims = retention.room_for(Newcomer(CheckpointKind.LONG_ANCHOR, 7, 10**9), Market(catalog).valuation(), assess)
+    assert victims == (Victim(handle(1), Degradation.DELETE), Victim(handle(2), Degradation.HOST_ONLY))
 
 
 # --- lookups and reasons ---
