@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -179,6 +180,19 @@ def test_an_unexpected_error_is_one_line_and_exit_1(
     assert result.stderr == (
         "error: internal error, ZeroDivisionError: two lines (run again with --debug for the traceback)\n"
     )
+
+
+def test_an_output_that_takes_no_more_is_no_internal_error(
+    invoke: Invoke, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(factories, "open_engine", full)
+    result = invoke("run", model, "--prompt", "a")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: No space left on device: check what standard input and output")
+    assert result.stderr.count("\n") == 1
 
 
 def test_ctrl_c_exits_130_and_leaves_the_request(invoke: Invoke, model: Path, engine: FakeEngine) -> None:
