@@ -43,7 +43,7 @@ SITES = [(f"ninfer.models.qwen3_5.{module}", op) for module, ops in OPS.items() 
 
 @pytest.fixture(scope="module")
 def instance(models: Models) -> ModelInstance:
-    return open_instance(models("tied", "q8")[1])
+    return open_instance(models("small", "q8")[1])
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ OPERATIONS = 2000
 SEEDS = 20
 SESSIONS = 4
 CONTEXT = 448
-PENDING = 6
+PENDING = 3
 PATIENCE = 1500
 """Boundaries after which a request counts as starved: far more than all outstanding requests one after another."""
 
