@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -58,8 +59,16 @@ for command in (convert, inspect, run_command, chat, tokenize, score, bench, doc
 
 def run() -> None:
     """The `ninfer` console script."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, not a crash in mid-answer.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app(prog_name="ninfer")
+
+
+def _open_closed_streams() -> None:
+    """Where the parent closed a standard stream, read nothing and write nowhere; no file may take its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))

@@ -78,7 +78,11 @@ class ChatTemplate:
         """A marker that neither this text nor the template holds, and the template compiled with it."""
         if self._marked is None or self._marked[0] in text:
             taken = set(text) | set(self._source)
-            marker = next(char for char in map(chr, _MARKERS) if char not in taken)
+            marker = next((char for char in map(chr, _MARKERS) if char not in taken), None)
+            if marker is None:
+                raise RequestError(
+                    RequestErrorKind.INVALID, f"{self._where}: the prompt holds every private-use character of plane 15"
+                )
             marked = _compile(self._source, self._where, lambda literal: self._mark(literal, marker))
             self._marked = (marker, marked)
         return self._marked

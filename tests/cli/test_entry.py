@@ -195,6 +195,21 @@ def test_an_output_that_takes_no_more_is_no_internal_error(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_read_as_empty_and_written_nowhere(closed: str, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.ninfer"
+    program = "import sys; from ninfer.cli.main import run; sys.argv[0] = 'ninfer'; run()"
+    command = f'exec "$0" -c "$1" run "$2" --prompt - {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, program, missing], input="hi", capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    if "2>" not in closed:
+        empty = "error: --prompt: the text is empty"
+        assert done.stderr.startswith(empty if "<" in closed else f"error: MODEL: no such file: {missing}")
+
+
 def test_ctrl_c_exits_130_and_leaves_the_request(invoke: Invoke, model: Path, engine: FakeEngine) -> None:
     engine.script.append(Answer(content=("a", "b"), interrupt_after=1))
     result = invoke("run", model, "--prompt", "x")

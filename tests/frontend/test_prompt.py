@@ -234,6 +234,7 @@ IMAGE = Message("user", (ContentPart(ContentKind.TEXT, "x"), ContentPart(Content
         (ChatPrompt((IMAGE,)), r"messages\[0\]\.content\[1\]: this engine reads text only"),
         (replace(user("x"), cache_markers=(0, 1)), r"cache_markers\[1\]: 1 is no index of the 1 messages"),
         (replace(user("x"), template_args={"messages": []}), r"template_args\.messages"),
+        (user("".join(map(chr, range(0xF0000, 0xFFFFE)))), "the prompt holds every private-use character"),
         (replace(user("x"), template="{% for %}"), "template: line 1"),
         (replace(user("x"), template="{{ raise_exception('No query.') }}"), "template: No query."),
     ],
