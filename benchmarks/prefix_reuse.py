@@ -4,9 +4,10 @@ Five scenarios of exact lengths, each against its limit of recomputed tokens (pr
 agent trace: several conversations in turn, with tools, growing histories, edits and regenerated answers. Everything is
 asked twice, without the cache (cold) and with it (warm); the greedy answers must be the same.
 
-    python benchmarks/prefix_reuse.py [--model FILE] [--random [--layers N]] [--trace FILE] [--threads N] [--json FILE]
+    python benchmarks/prefix_reuse.py [--model FILE | --random [--layers N]] [--trace FILE | --conversations N]
+                                      [--threads N] [--json FILE]
 
-`--random` adds a random model with the geometry of the 0.8B family member, for which messages become made-up token ids.
+`--random` takes a random model with the geometry of the 0.8B family member, whose messages become made-up token ids.
 A trace file has one conversation per line, a list of OpenAI-style messages or {"messages": […], "tools": […]}; every
 assistant message stands for one request. Exit status 1: a limit was missed, or an answer changed.
 """
@@ -142,28 +143,27 @@ def random_model(folder: Path, layers: int) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", type=Path, help="an artifact with a chat template (the demo)")
-    parser.add_argument("--random", action="store_true", help="also a random model of 0.8B geometry")
+    parser.add_argument("--random", action="store_true", help="a random model of 0.8B geometry instead")
     parser.add_argument("--layers", type=int, default=24, help="layers of the random model")
     parser.add_argument("--trace", type=Path, help="conversations to replay instead of the built-in ones")
+    parser.add_argument("--conversations", type=int, default=3, help="how many of the built-in conversations")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="also write the results here")
     arguments = parser.parse_args()
-    trace = load_trace(arguments.trace) if arguments.trace else agent_trace()
-    results = []
-    with Engine(arguments.model or demo_model(), options(arguments.threads)) as engine:
-        results.append(measure(engine, token_pool(engine), ChatForm(), trace))
-    show(results[0])
-    if arguments.random:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            Engine(random_model(Path(folder), arguments.layers), options(arguments.threads)) as engine,
-        ):
-            results.append(measure(engine, range(RANDOM_TOKENS), WordForm(RANDOM_TOKENS), trace))
-        show(results[1])
+    trace = load_trace(arguments.trace) if arguments.trace else agent_trace(arguments.conversations)
+    with tempfile.TemporaryDirectory() as folder:
+        model = arguments.model or demo_model()
+        if arguments.random:
+            model = random_model(Path(folder), arguments.layers)
+        with Engine(model, options(arguments.threads)) as engine:
+            if arguments.random:
+                result = measure(engine, range(RANDOM_TOKENS), WordForm(RANDOM_TOKENS), trace)
+            else:
+                result = measure(engine, token_pool(engine), ChatForm(), trace)
+    show(result)
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2))
-    rows = [row for result in results for row in (*result["scenarios"], result["trace"])]
-    sys.exit(0 if all(row["passed"] for row in rows) else 1)
+        arguments.json.write_text(json.dumps(result, indent=2))
+    sys.exit(0 if all(row["passed"] for row in (*result["scenarios"], result["trace"])) else 1)
 
 
 if __name__ == "__main__":
