@@ -10,43 +10,78 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ninfer.engine import Engine, Scorer
-    from ninfer.errors import NinferError
+    from ninfer.errors import NinferError, RequestError
     from ninfer.types import (
+        CacheUse,
+        Channel,
         ChatPrompt,
+        Delta,
         EngineOptions,
+        Finish,
+        FinishReason,
         GenerationRequest,
         GenerationResult,
+        GenerationStart,
+        KvDtype,
         Message,
         Sampling,
         StopConditions,
+        TextPrompt,
+        TokenPrompt,
+        Tool,
+        ToolCallDelta,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CacheUse",
+    "Channel",
     "ChatPrompt",
+    "Delta",
     "Engine",
     "EngineOptions",
+    "Finish",
+    "FinishReason",
     "GenerationRequest",
     "GenerationResult",
+    "GenerationStart",
+    "KvDtype",
     "Message",
     "NinferError",
+    "RequestError",
     "Sampling",
     "Scorer",
     "StopConditions",
+    "TextPrompt",
+    "TokenPrompt",
+    "Tool",
+    "ToolCallDelta",
 ]
 
 _HOMES = {
+    "CacheUse": "ninfer.types",
+    "Channel": "ninfer.types",
     "ChatPrompt": "ninfer.types",
+    "Delta": "ninfer.types",
     "Engine": "ninfer.engine",
     "EngineOptions": "ninfer.types",
+    "Finish": "ninfer.types",
+    "FinishReason": "ninfer.types",
     "GenerationRequest": "ninfer.types",
     "GenerationResult": "ninfer.types",
+    "GenerationStart": "ninfer.types",
+    "KvDtype": "ninfer.types",
     "Message": "ninfer.types",
     "NinferError": "ninfer.errors",
+    "RequestError": "ninfer.errors",
     "Sampling": "ninfer.types",
     "Scorer": "ninfer.engine",
     "StopConditions": "ninfer.types",
+    "TextPrompt": "ninfer.types",
+    "TokenPrompt": "ninfer.types",
+    "Tool": "ninfer.types",
+    "ToolCallDelta": "ninfer.types",
 }
 
 

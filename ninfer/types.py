@@ -102,7 +102,7 @@ class Sampling:
     """How the next token is chosen. A `None` takes the preset of the model and mode.
 
     Order of application: grammar mask, penalties, temperature, top-k, top-p, min-p. Temperature 0 is greedy.
-    `seed=None` draws one; the seed in use is reported in the result.
+    `seed=None` draws one, so that each answer differs; with a seed, the same request has the same answer.
     """
 
     temperature: float | None = None
