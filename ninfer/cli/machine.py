@@ -28,7 +28,7 @@ _X86_FEATURES = (
 )
 _ARM_FEATURES = ("asimd", "asimddp", "i8mm", "bf16", "sve", "sve2")
 _FEATURES = {*_X86_FEATURES, *_ARM_FEATURES}
-_LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "jinja2", "typer", "rich", "pydantic")
+_LIBRARIES = ("torch", "numpy", "tokenizers", "jinja2", "typer", "rich")
 _EXTRAS = ("matplotlib",)
 _CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _COMPILERS = ("c++", "g++", "clang++")
