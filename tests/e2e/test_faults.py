@@ -120,6 +120,10 @@ def offloaded(instance: ModelInstance) -> tuple[Stepped, GenerationRequest]:
     engine.ask(greedy(TokenPrompt(ids(32, 490)), 5, "b"))
     facts = [engine.program.facts(handle) for handle in engine.program._stores.checkpoints]
     assert any(fact.on_host and not fact.on_device and fact.frontier > 190 for fact in facts)
+    layers = engine.program._executor._state
+    page = sum(pool.bytes_per_page for pool in layers.kv)
+    image = sum(t[0].nbytes for layer in layers.gdn for t in (layer.state, layer.history))
+    assert all(fact.restore_bytes == -(-fact.frontier // 64) * page + image for fact in facts)
     return engine, greedy(TokenPrompt((*first, *ids(33, 20))), 5, "a")
 
 

@@ -47,8 +47,8 @@ class Checkpoint:
     def frontier(self) -> int:
         return self.pages.frontier
 
-    def facts(self) -> CheckpointFacts:
-        """The summary that the control plane may read."""
+    def facts(self, page_bytes: int, image_bytes: int) -> CheckpointFacts:
+        """The summary that the control plane may read; the arguments are the packed sizes of one page and one image."""
         pages = self.pages
         on_host = self.host_image is not None and all(
             page.host_covers(pages.columns(index)) for index, page in enumerate(pages.pages)
@@ -58,4 +58,5 @@ class Checkpoint:
             on_device=self.device_image is not None and not any(pages.missing()),
             on_host=on_host,
             exclusive_pages=sum(page.device is not None and page.holders.keys() == {self} for page in pages.pages),
+            restore_bytes=len(pages.pages) * page_bytes + image_bytes,
         )

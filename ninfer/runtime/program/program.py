@@ -93,7 +93,8 @@ class Program:
         return identity.common_prefix(array("i", prompt.token_ids), prompt.identity)
 
     def facts(self, checkpoint: CheckpointHandle) -> CheckpointFacts:
-        return self._stores.checkpoints[checkpoint].facts()
+        transfers = self._stores.transfers
+        return self._stores.checkpoints[checkpoint].facts(transfers.page_bytes, transfers.image_bytes)
 
     # --- resource transactions --------------------------------------------------------------------------
 

@@ -18,18 +18,20 @@ class Transfers:
 
     def __init__(self, state: ModelState, host_images: int, host_bytes: int) -> None:
         self._state = state
+        self._page_bytes = sum(pool.bytes_per_page for pool in state.kv)
+        self._image_bytes = sum(tensor[0].nbytes for tensor in self._image_tensors())
         self._host_pages = torch.empty(host_bytes, dtype=torch.uint8)
         self._host_images = torch.empty(host_images, self.image_bytes, dtype=torch.uint8)
 
     @property
     def page_bytes(self) -> int:
         """Packed bytes of one page, all layers."""
-        return sum(pool.bytes_per_page for pool in self._state.kv)
+        return self._page_bytes
 
     @property
     def image_bytes(self) -> int:
         """Bytes of one state image, all layers."""
-        return sum(tensor[0].nbytes for tensor in self._image_tensors())
+        return self._image_bytes
 
     def copy_columns(self, source: int, target: int, columns: int) -> None:
         """Copy the first columns of one device page to another."""
