@@ -110,6 +110,16 @@ class ArtifactReader:
         """Every file of the set, the entry first, whether it exists or not."""
         return tuple(file.path for file in self._files)
 
+    def part_problems(self) -> tuple[str, ...]:
+        """What is wrong with each further file of the set, by its size and header: missing, foreign or truncated."""
+        problems = []
+        for file in self._files[1:]:
+            try:
+                self._open_part(file)
+            except ArtifactError as error:
+                problems.append(str(error))
+        return tuple(problems)
+
     def tensor(self, object_id: str) -> TensorObject:
         """The directory's tensor `object_id`. Raises ArtifactError."""
         with self._named():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check_available() -> None:
     """Raise ConfigError, naming the extra to install, where matplotlib is missing."""
     if find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib: install it with `pip install 'ninfer[plot]'`")
+        raise ConfigError("--plot needs matplotlib: install it with `pip install matplotlib`")
 
 
 def plot_replay(records: Sequence[RequestRecord], path: Path) -> None:

@@ -108,7 +108,7 @@ def installed(distribution: str) -> str | None:
 
 
 def _devices(torch: str | None, gpus: tuple[str, ...]) -> tuple[Device, ...]:
-    cpu = Device("cpu", torch is not None, "torch routes" if torch else "torch is not installed: pip install ninfer")
+    cpu = Device("cpu", torch is not None, "torch routes" if torch else "torch is not installed: pip install torch")
     found = f"{len(gpus)} GPU(s) found, but " if gpus else "no GPU found, and "
     return (cpu, Device("cuda", False, f"{found}this release computes on the CPU only"))
 

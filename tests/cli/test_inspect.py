@@ -58,3 +58,21 @@ def test_a_truncated_file_is_refused(invoke: Invoke, artifact: Path) -> None:
     result = invoke("inspect", artifact)
     assert result.exit_code == 1
     assert str(artifact) in result.stderr
+
+
+@pytest.mark.parametrize(("damage", "message"), [("missing", "cannot open"), ("truncated", "expected")])
+def test_a_part_that_is_not_whole_is_named_without_verify(
+    invoke: Invoke, sample: Sample, tmp_path: Path, damage: str, message: str
+) -> None:
+    artifact = sample.write(tmp_path / "sample.ninfer", 12_288)
+    assert invoke("inspect", artifact).exit_code == 0
+    part = tmp_path / "sample.ninfer.part-0002"
+    if damage == "missing":
+        part.unlink()
+    else:
+        part.write_bytes(part.read_bytes()[:-1])
+    result = invoke("inspect", artifact)
+    assert result.exit_code == 1
+    assert f"problem: {part}: {message}" in result.stderr
+    assert "1 problem(s)" in result.stderr
+    assert set(sample.directory.components) <= set(result.stdout.split())

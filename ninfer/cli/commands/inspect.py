@@ -42,8 +42,9 @@ def inspect(
             print_json(_inspect_json(reader, summary, tensors, report))
         else:
             _print_tables(reader, summary, tensors)
-    if report is not None:
-        _conclude(report, str(path), quiet=json)
+        _refuse(reader.part_problems() if report is None else report.problems, str(path))
+    if report is not None and not json:
+        say(f"verified: {report.tensors} tensors and {report.resources} resources, {report.bytes_checked:,} bytes")
 
 
 def _verify(reader: ArtifactReader) -> VerifyReport:
@@ -53,14 +54,12 @@ def _verify(reader: ArtifactReader) -> VerifyReport:
         return verify(reader, lambda done, total: bar.report("verifying", done, total))
 
 
-def _conclude(report: VerifyReport, path: str, quiet: bool) -> None:
+def _refuse(problems: Sequence[str], path: str) -> None:
     """One line per problem on stderr; an artifact with problems makes the command fail."""
-    for problem in report.problems:
+    for problem in problems:
         say(f"problem: {problem}")
-    if not report.ok:
-        raise CommandError(f"{path}: {len(report.problems)} problem(s) found: copy or convert the file again")
-    if not quiet:
-        say(f"verified: {report.tensors} tensors and {report.resources} resources, {report.bytes_checked:,} bytes")
+    if problems:
+        raise CommandError(f"{path}: {len(problems)} problem(s) found: copy or convert the file again")
 
 
 def _inspect_json(
