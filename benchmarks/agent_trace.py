@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ninfer.prompt_input.messages import parse_messages, parse_tools
-from ninfer.types import ChatPrompt, GenerationResult, Message, Prompt, Tool, ToolCall
+from ninfer.types import Message, Tool, ToolCall
 
 WORDS = ("river", "stone", "light", "paper", "garden", "window", "letter", "number", "silver", "morning", "table")
 
@@ -34,48 +33,6 @@ class Conversation:
 
     turns: tuple[Turn, ...]
     tools: tuple[Tool, ...] = ()
-
-
-class Form(Protocol):
-    """How messages reach the model."""
-
-    def piece(self, message: Message) -> Any: ...
-
-    def own(self, result: GenerationResult) -> Any: ...
-
-    def prompt(self, pieces: Sequence[Any], tools: tuple[Tool, ...]) -> Prompt | Sequence[int]: ...
-
-
-class ChatForm:
-    """Through the model's chat template."""
-
-    def piece(self, message: Message) -> Message:
-        return message
-
-    def own(self, result: GenerationResult) -> Message:
-        return Message("assistant", result.text, reasoning=result.reasoning or None, tool_calls=result.tool_calls)
-
-    def prompt(self, pieces: Sequence[Message], tools: tuple[Tool, ...]) -> ChatPrompt:
-        return ChatPrompt(tuple(pieces), tools)
-
-
-class WordForm:
-    """One token for each word, by its checksum: for models that have no real tokenizer."""
-
-    def __init__(self, vocabulary: int) -> None:
-        self._vocabulary = vocabulary
-
-    def piece(self, message: Message) -> list[int]:
-        calls = [f"{call.name} {json.dumps(dict(call.arguments))}" for call in message.tool_calls]
-        words = f"<{message.role}> {message.content or ''} {' '.join(calls)}".split()
-        return [zlib.crc32(word.encode()) % self._vocabulary for word in words]
-
-    def own(self, result: GenerationResult) -> list[int]:
-        return list(result.token_ids)
-
-    def prompt(self, pieces: Sequence[list[int]], tools: tuple[Tool, ...]) -> list[int]:
-        head = self.piece(Message("tools", json.dumps([asdict(tool) for tool in tools])))
-        return [*head, *(token for piece in pieces for token in piece)]
 
 
 def agent_trace(conversations: int = 3) -> list[Conversation]:

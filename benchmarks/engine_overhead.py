@@ -198,7 +198,7 @@ class FreeProgram:
         self.limits = ProgramLimits(lanes, 1 << 20, lanes << 14, 1024)
         self.resource_revision = 0
         self._generation = 0
-        self._batches: dict[tuple[SequenceHandle, ...], FreeBatch] = {}
+        self._last = FreeBatch(())
         self._occupancy = Occupancy((AxisOccupancy("main", lanes << 14, 0, 0, lanes << 14),))
 
     def assess(self, target: MaterialisationTarget) -> Assessment:
@@ -245,10 +245,10 @@ class FreeProgram:
         return PrefillProgress(1, FreeBatch((PendingRow(sequence, (1,)),)))
 
     def decode(self, rows: Sequence[DecodeRow]) -> FreeBatch:
-        members = tuple(row.sequence for row in rows)
-        if members not in self._batches:
-            self._batches[members] = FreeBatch(tuple(PendingRow(member, (1,)) for member in members))
-        return self._batches[members]
+        """Members change only while the first requests come in, so the last batch is usually right as it is."""
+        if len(rows) != len(self._last.rows):
+            self._last = FreeBatch(tuple(PendingRow(row.sequence, (1,)) for row in rows))
+        return self._last
 
     def control(self, sequence: SequenceHandle, tokens: Sequence[int]) -> FreeBatch:
         return FreeBatch((PendingRow(sequence, tuple(tokens)),))

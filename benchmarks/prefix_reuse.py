@@ -7,7 +7,7 @@ asked twice, without the cache (cold) and with it (warm); the greedy answers mus
     python benchmarks/prefix_reuse.py [--model FILE | --random [--layers N]] [--trace FILE | --conversations N]
                                       [--threads N] [--json FILE]
 
-`--random` takes a random model with the geometry of the 0.8B family member, whose messages become made-up token ids.
+`--random` takes a random model with the geometry of the 0.8B family member and the demo's tokenizer and template.
 A trace file has one conversation per line, a list of OpenAI-style messages or {"messages": […], "tools": […]}; every
 assistant message stands for one request. Exit status 1: a limit was missed, or an answer changed.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from agent_trace import ChatForm, Conversation, Form, WordForm, agent_trace, load_trace
+from agent_trace import Conversation, agent_trace, load_trace
 from convert_speed import write_checkpoint
 from reuse_scenarios import Client, Outcome, Visit, options, run_scenarios
 
@@ -33,17 +34,14 @@ from ninfer.bench.client import token_pool
 from ninfer.cli.models import demo_model
 from ninfer.convert import convert
 from ninfer.engine import Engine
-from ninfer.types import CacheUse
+from ninfer.types import CacheUse, ChatPrompt, GenerationResult, Message
 
-RANDOM_TOKENS = 4096
-"""Tokens that prompts for the random model are made of."""
+FRONTEND = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
-def replay(
-    client: Client, form: Form, trace: Sequence[Conversation], cache: CacheUse, new_tokens: int = 24
-) -> list[Visit]:
+def replay(client: Client, trace: Sequence[Conversation], cache: CacheUse, new_tokens: int = 24) -> list[Visit]:
     """Every conversation takes its next turn, round by round."""
-    histories: list[list[Any]] = [[] for _ in trace]
+    histories: list[list[Message]] = [[] for _ in trace]
     visits = []
     for turns in zip_longest(*(conversation.turns for conversation in trace)):
         for number, turn in enumerate(turns):
@@ -51,24 +49,28 @@ def replay(
                 continue
             history = histories[number]
             del history[len(history) - turn.drop :]
-            history.extend(form.piece(message) for message in turn.add)
-            prompt = form.prompt(history, trace[number].tools)
+            history.extend(turn.add)
+            prompt = ChatPrompt(tuple(history), trace[number].tools)
             visit, result = client.answer(prompt, f"conversation {number}", cache, new_tokens)
-            history.append(form.own(result) if turn.recorded is None else form.piece(turn.recorded))
+            history.append(turn.recorded or _own(result))
             visits.append(visit)
     return visits
+
+
+def _own(result: GenerationResult) -> Message:
+    return Message("assistant", result.text, reasoning=result.reasoning or None, tool_calls=result.tool_calls)
 
 
 # --- the report -----------------------------------------------------------------------------------------------
 
 
-def measure(engine: Engine, vocabulary: Sequence[int], form: Form, trace: Sequence[Conversation]) -> dict[str, Any]:
+def measure(engine: Engine, trace: Sequence[Conversation]) -> dict[str, Any]:
     """Scenarios and trace on one Engine."""
-    client = Client(engine)
+    client, vocabulary = Client(engine), token_pool(engine)
     client.ask([vocabulary[0]] * 64, cache=CacheUse.DISABLED)
     outcomes = list(run_scenarios(client, vocabulary))
-    cold = replay(client, form, trace, CacheUse.DISABLED)
-    warm = replay(client, form, trace, CacheUse.READ_WRITE)
+    cold = replay(client, trace, CacheUse.DISABLED)
+    warm = replay(client, trace, CacheUse.READ_WRITE)
     return {
         "model": engine.info.name,
         "parameters": engine.info.parameters,
@@ -129,13 +131,12 @@ def show(result: dict[str, Any]) -> None:
 
 
 def random_model(folder: Path, layers: int) -> Path:
-    """A q8 artifact of random weights with the geometry of the 0.8B model."""
+    """A q8 artifact of random weights with the geometry of the 0.8B model and the demo's frontend files."""
     source, target = folder / "source", folder / "random.ninfer"
     source.mkdir()
     write_checkpoint(source, layers)
-    vocabulary = {f"<{token}>": token for token in range(RANDOM_TOKENS)}
-    tokenizer = {"model": {"type": "BPE", "vocab": vocabulary, "merges": []}, "added_tokens": []}
-    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    for name in FRONTEND:
+        shutil.copy(Path(__file__).parents[1] / "examples" / "demo" / name, source)
     convert(source, target, recipe="q8")
     return target
 
@@ -156,10 +157,7 @@ def main() -> None:
         if arguments.random:
             model = random_model(Path(folder), arguments.layers)
         with Engine(model, options(arguments.threads)) as engine:
-            if arguments.random:
-                result = measure(engine, range(RANDOM_TOKENS), WordForm(RANDOM_TOKENS), trace)
-            else:
-                result = measure(engine, token_pool(engine), ChatForm(), trace)
+            result = measure(engine, trace)
     show(result)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2))

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ninfer.errors import EngineFailure, RequestError, RequestErrorKind
@@ -71,7 +71,7 @@ class EngineCore:
         self._submitted = 0
         self._refused = 0
         self._worker: threading.Thread | None = None
-        self._stats = self._snapshot(program.occupancy())
+        self._picture = self._draw(program.occupancy())
 
     # --- requests ---
 
@@ -183,28 +183,24 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """The picture at the last boundary, with ingress as it is now."""
         with self._signal:
-            return replace(
-                self._stats,
+            picture = self._picture
+            return EngineStats(
+                **{**picture, "waiting": picture["waiting"] + len(self._arrivals)},
                 availability=self._availability,
-                waiting=self._stats.waiting + len(self._arrivals),
                 outstanding=self._capacity.outstanding,
+                capacity=self._capacity.limit,
                 submitted=self._submitted,
                 refused=self._refused,
             )
 
-    def _snapshot(self, occupancy: Occupancy | None) -> EngineStats:
-        return EngineStats(
-            availability=self._availability,
-            waiting=self._loop.waiting,
-            active=self._loop.active,
-            outstanding=0,
-            capacity=self._capacity.limit,
-            submitted=0,
-            refused=0,
-            checkpoints=self._loop.checkpoints,
-            occupancy=occupancy,
-            **self._loop.counters.totals(),
-        )
+    def _draw(self, occupancy: Occupancy | None) -> dict[str, Any]:
+        """What the worker contributes to `stats`, never changed once drawn: at every boundary, so it must be cheap."""
+        picture = self._loop.counters.totals()
+        picture["waiting"] = self._loop.waiting
+        picture["active"] = self._loop.active
+        picture["checkpoints"] = self._loop.checkpoints
+        picture["occupancy"] = occupancy
+        return picture
 
     # --- the worker ---
 
@@ -224,7 +220,7 @@ class EngineCore:
             if self._availability is Availability.CLOSING and not self._draining:
                 self._loop.cancel_all()
             moved |= self._loop.boundary()
-            self._stats = self._snapshot(self._program.occupancy())
+            self._picture = self._draw(self._program.occupancy())
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
@@ -268,7 +264,7 @@ class EngineCore:
             self._availability, self._failure = Availability.FAILED, failure
             arrivals = self._take_arrivals()
         self._loop.fail(failure, arrivals)
-        self._stats = self._snapshot(None)
+        self._picture = self._draw(None)
 
     # --- the end ---
 
@@ -294,7 +290,7 @@ class EngineCore:
         self._loop.close()
         with self._signal:
             self._availability = Availability.CLOSED
-        self._stats = self._snapshot(None)
+        self._picture = self._draw(None)
 
 
 def _check_count(name: str, value: object) -> None:

@@ -200,5 +200,5 @@ def _check_preview(preview: OutputPreview, produced: int) -> None:
     least = 1 if preview.finish is not None else produced
     if not least <= preview.accepted <= produced:
         raise ValueError(f"{preview.accepted} of {produced} tokens accepted, finish {preview.finish}")
-    if not all(0 <= boundary <= preview.accepted for boundary in preview.boundaries):
+    if preview.boundaries and not all(0 <= boundary <= preview.accepted for boundary in preview.boundaries):
         raise ValueError(f"boundaries {preview.boundaries} leave the accepted span of {preview.accepted} tokens")
