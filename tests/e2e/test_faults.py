@@ -256,6 +256,30 @@ def test_a_raising_op_costs_only_the_unit_it_is_in(
     assert engine.ask(bystander)[0] == expected[0]
 
 
+def test_a_row_without_a_choosable_token_ends_alone(
+    instance: ModelInstance, cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round is rolled back and run again without the row at fault."""
+    requests = [greedy(TokenPrompt(ids(75 + i, 40)), 6) for i in range(2)]
+    engine, units = Stepped(instance, with_slots(8)), importlib.import_module("ninfer.runtime.program.units")
+    handles = [engine.submit(request) for request in requests]
+    engine.run_until(lambda: engine.core.stats().decode_rows == engine.core.stats().decode_rounds + 1)
+    original, calls = units.sample, [0]
+
+    def sample(*arguments: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise ValueError("no token is left")
+        original(*arguments)
+
+    monkeypatch.setattr(units, "sample", sample)
+    engine.settle()
+    assert answer(handles[0].result(0)) == cold(requests[0])
+    with pytest.raises(RequestError, match="no token is left"):
+        handles[1].result(0)
+    assert engine.ask(requests[1])[0] == cold(requests[1])
+
+
 @pytest.mark.parametrize("copy", ["copy_image", "unpack_page", "load_image"])
 def test_a_raising_copy_ends_the_engine_and_answers_everyone(
     instance: ModelInstance, monkeypatch: pytest.MonkeyPatch, copy: str
