@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from ninfer.cli.models import demo_model
 from ninfer.convert import convert
 
 LAYERS = 24
+DEMO = Path(__file__).resolve().parents[1] / "examples" / "demo"
+FRONTEND = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 POINTS = (("--pp", "128"), ("--pp", "512"), ("--tg", "16"))
 BATCHES = (1, 4, 8)
 
@@ -42,7 +45,7 @@ def read_bandwidth(threads: int, size: int = 1 << 30) -> float:
 
 def bench(model: Path, threads: int, *arguments: str) -> list[dict[str, Any]]:
     """The points of one `ninfer bench` run."""
-    command = [sys.executable, "-m", "ninfer.cli.main", "bench", "--model", str(model), "--threads", str(threads)]
+    command = [sys.executable, "-m", "ninfer", "bench", "--model", str(model), "--threads", str(threads)]
     done = subprocess.run([*command, *arguments, "--json", "-"], check=True, stdout=subprocess.PIPE, text=True)
     points: list[dict[str, Any]] = json.loads(done.stdout)["results"]
     return points
@@ -63,6 +66,8 @@ def random_models(folder: Path, recipes: list[str]) -> dict[str, Path]:
     source = folder / "source"
     source.mkdir()
     write_checkpoint(source, LAYERS)
+    for name in FRONTEND:
+        shutil.copy(DEMO / name, source / name)
     models = {}
     for recipe in recipes:
         models[f"0.8B {recipe}"] = folder / f"{recipe}.ninfer"

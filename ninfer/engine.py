@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ninfer.errors import ConfigError
+from ninfer.errors import ConfigError, RequestError, RequestErrorKind
 from ninfer.models.qwen3_5.state import image_bytes
 from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
@@ -110,6 +110,7 @@ class Engine:
             EngineFailure: the Engine has failed before.
         """
         asked = _request(request, fields)
+        _check_top_logprobs(asked.top_logprobs, self._instance.config.text.vocab_size)
         frontend = self._instance.frontend
         prepared = frontend.prepare(asked.prompt)
         return self._core.submit(
@@ -213,6 +214,11 @@ def _open(
     instance = ModelInstance.open(model, progress)
     config = instance.config.text
     return instance, settle(options, config.max_position_embeddings, image_bytes(config))
+
+
+def _check_top_logprobs(asked: int | None, vocab: int) -> None:
+    if isinstance(asked, int) and asked > vocab:
+        raise RequestError(RequestErrorKind.INVALID, f"top_logprobs is {asked}: the model has {vocab} tokens")
 
 
 def _draw_seed() -> int:

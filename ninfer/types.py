@@ -379,7 +379,7 @@ class EngineOptions:
 
     `device`: `auto`, `cpu` or `cuda[:i]`. `threads`: CPU threads, None = physical cores. `max_context`: tokens per
     request, None = the model's limit, capped at 32768. `kv_capacity`: pages of 64 tokens shared by all requests,
-    None = room for one full context (at least one page per lane). `prefill_chunk`: a multiple of 128.
+    None = room for one full context and a quarter more. `prefill_chunk`: a multiple of 128.
 
     Prefix reuse keeps checkpoints of earlier prompts and answers. `device_state_slots`: state images kept ready, 0
     turns reuse off, None = up to 32 in 1 GiB. `host_state_slots` and `host_kv_mib`: how many images and how much of

@@ -95,7 +95,7 @@ class CapacityFlags:
             metavar="N",
             min=1,
             help="Pages of 64 tokens for all requests.",
-            show_default="one full context",
+            show_default="one full context and a quarter",
         ),
     ] = None
     max_concurrency: Annotated[

@@ -96,13 +96,18 @@ def _context(asked: int | None, model_context: int) -> int:
 
 
 def _kv_pages(asked: int | None, context: int, lanes: int) -> int:
+    """Room for one full context at least; by default a quarter more, and a page per lane to copy a shared tail to.
+
+    Without the extra, a request that may use its whole context would push out the very checkpoint it starts from. More
+    than every lane's full context is useful for what is kept for reuse.
+    """
     full = pages_for(context)
-    least = max(full, lanes)
+    least, most = max(full, lanes), 2 * lanes * full
     if asked is None:
-        return least
-    if not least <= asked <= lanes * full:
+        return min(least + full // 4 + lanes, most)
+    if not least <= asked <= most:
         raise ConfigError(
-            f"--kv-capacity must be from {least} to {lanes * full} pages of 64 tokens for a context of {context} "
+            f"--kv-capacity must be from {least} to {most} pages of 64 tokens for a context of {context} "
             f"and {lanes} lanes, got {asked}"
         )
     return asked

@@ -37,6 +37,19 @@ def test_the_shipped_artifact_is_the_conversion_of_the_checkpoint(tmp_path: Path
     assert contents(demo_model()) == contents(tmp_path / "demo.ninfer")
 
 
+def test_a_conversation_reuses_its_history_with_default_options() -> None:
+    messages: list[Message] = []
+    reused = []
+    with Engine(demo_model(), EngineOptions(threads=1)) as engine:
+        for question in ("Who are you?", "What is 12 + 7?", "What is the capital of France?"):
+            messages.append(Message("user", question))
+            result = engine.generate(messages, session_key="talk", sampling=Sampling.greedy()).result()
+            messages.append(Message("assistant", result.text, result.reasoning))
+            reused.append(result.usage.reused_tokens)
+    assert reused[0] == 0
+    assert 0 < reused[1] < reused[2]
+
+
 def heldout() -> list[dict[str, Any]]:
     questions: list[dict[str, Any]] = json.loads((SOURCE / "heldout.json").read_text())
     return questions

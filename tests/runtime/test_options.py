@@ -19,7 +19,7 @@ from ninfer.types import EngineOptions, KvDtype
         ({"max_context": 1}, "--max-context must be from 2 to 4096"),
         ({"max_concurrency": 9}, "--max-concurrency must be from 1 to 8, got 9"),
         ({"prefill_chunk": 100}, "--prefill-chunk must be a positive multiple of 128, got 100"),
-        ({"kv_capacity": 1}, "--kv-capacity must be from 64 to 64 pages"),
+        ({"kv_capacity": 1}, "--kv-capacity must be from 64 to 128 pages"),
         ({"device": "cuda:0"}, "--device cuda:0: this release runs on CPUs only"),
     ],
 )
