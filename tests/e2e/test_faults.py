@@ -46,6 +46,17 @@ def instance(models: Models) -> ModelInstance:
     return open_instance(models("small", "q8")[1])
 
 
+MOE_SITES = [
+    ("ninfer.models.qwen3_5.moe", op)
+    for op in ("gate_up_swiglu", "linear", "moe_experts", "moe_route", "moe_shared_add")
+]
+
+
+@pytest.fixture(scope="module")
+def experts(models: Models) -> ModelInstance:
+    return open_instance(models("moe", "q8")[1])
+
+
 @pytest.fixture(scope="module")
 def cold(instance: ModelInstance) -> Cold:
     return Cold(instance, OPTIONS)
@@ -222,10 +233,25 @@ class Fault:
         self.monkeypatch.setattr(module, name, op)
 
 
-@pytest.mark.parametrize("site", SITES, ids=[".".join((module.split(".")[-1], op)) for module, op in SITES])
+def named(sites: list[tuple[str, str]]) -> list[str]:
+    return [".".join((module.split(".")[-1], op)) for module, op in sites]
+
+
+@pytest.mark.parametrize("site", SITES, ids=named(SITES))
 def test_a_raising_op_costs_only_the_unit_it_is_in(
     instance: ModelInstance, cold: Cold, monkeypatch: pytest.MonkeyPatch, site: tuple[str, str]
 ) -> None:
+    check_fault(instance, cold, monkeypatch, site)
+
+
+@pytest.mark.parametrize("site", MOE_SITES, ids=named(MOE_SITES))
+def test_a_raising_expert_op_costs_only_the_unit_it_is_in(
+    experts: ModelInstance, monkeypatch: pytest.MonkeyPatch, site: tuple[str, str]
+) -> None:
+    check_fault(experts, Cold(experts, OPTIONS), monkeypatch, site)
+
+
+def check_fault(instance: ModelInstance, cold: Cold, monkeypatch: pytest.MonkeyPatch, site: tuple[str, str]) -> None:
     """First in a prefill while another request decodes, then in a decode round."""
     bystander, victim = greedy(TokenPrompt(ids(71, 20)), 8), greedy(TokenPrompt(ids(72, 150)), 3)
     expected = cold(bystander), cold(victim)

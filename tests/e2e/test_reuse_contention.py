@@ -14,7 +14,7 @@ from tests.e2e.conftest import Models
 from tests.e2e.stepped import Cold, Stepped, answer, greedy, open_instance
 from tests.runtime.simulated import axes
 
-ROUNDS = 8
+ROUNDS = 20
 OPTIONS = EngineOptions(threads=1, max_context=256, kv_capacity=32, prefill_chunk=128, max_concurrency=8, host_kv_mib=1)
 
 
