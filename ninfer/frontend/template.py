@@ -138,7 +138,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 class _Generation(Extension):
     """`{% generation %}…{% endgeneration %}` marks assistant text for training; here it is only a scope."""
 
-    tags = {"generation"}  # noqa: RUF012
+    tags = {"generation"}  # noqa: RUF012 - jinja declares this attribute as an instance's mutable set
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

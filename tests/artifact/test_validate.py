@@ -38,7 +38,9 @@ def test_bad_fp16_scales(fmt: Format, bits: int) -> None:
 def test_subnormal_and_largest_scales_are_legal(fmt: Format) -> None:
     codes, scales = grouped(fmt)
     scales[0, 0], scales[1, 0] = 0x0001, 0x7BFF
-    validate(build(fmt, codes, scales), fmt, codes.shape)
+    data = build(fmt, codes, scales)
+    validate(data, fmt, codes.shape)
+    assert np.isfinite(codec.decode(data, fmt, codes.shape)).all()
 
 
 @pytest.mark.parametrize("fmt", GROUPED)
@@ -113,6 +115,7 @@ def test_fp8_zero_rows_may_hold_either_zero() -> None:
     codes = np.array([[0x00, 0x80, 0x00]], np.uint8)
     data = codec.assemble(geometry(Format.FP8_ROW, (1, 3)), codec.pack_fp8_rows(codes, np.zeros(1, np.uint16)))
     validate(data, Format.FP8_ROW, (1, 3))
+    assert not codec.decode(data, Format.FP8_ROW, (1, 3)).any()
 
 
 @pytest.mark.parametrize("divisor", [0.0, -1.0, float("inf"), float("nan")])
@@ -139,8 +142,10 @@ def test_nvfp4_scales(code: int, scale: int, message: str) -> None:
 
 
 def test_direct_words_are_all_legal() -> None:
-    validate(np.full(12, 0xFF, np.uint8), Format.FP32, (3,))
-    validate(np.full(6, 0xFF, np.uint8), Format.BF16, (3,))
+    for fmt, size in ((Format.FP32, 12), (Format.BF16, 6)):
+        data = np.full(size, 0xFF, np.uint8)
+        validate(data, fmt, (3,))
+        assert np.isnan(codec.decode(data, fmt, (3,))).all()
 
 
 def test_every_plane_byte_is_covered_by_the_geometry() -> None:

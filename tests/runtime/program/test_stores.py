@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from ninfer.runtime.program.pages import pages_for
 from ninfer.runtime.program.sequence import ZERO_IMAGE
 from ninfer.runtime.program.sequence import Sequence as Active
 from ninfer.runtime.program.stores import Stores
+from ninfer.runtime.program.transfers import Transfers
 from ninfer.types import PreparedPrompt, ResolvedSampling
 
 GREEDY = ResolvedSampling(0.0, 1.0, 0, 0.0, 0.0, 0.0, 1.0, 0)
@@ -67,7 +69,7 @@ class StoresMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.memory = Memory()
-        self.stores = Stores(LIMITS, self.memory)  # type: ignore[arg-type]
+        self.stores = Stores(LIMITS, cast(Transfers, self.memory))
         self.token = 0
 
     # --- the moves ---

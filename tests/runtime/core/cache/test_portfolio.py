@@ -193,7 +193,10 @@ def test_logical_limits_evict_whole_continuations() -> None:
     catalog = catalog_of(entry(1, 5, owner=1), entry(2, 9, owner=1, parent=1), entry(3, 50, owner=2))
     valuation = Market(catalog).valuation()
     retention = Retention(catalog, CacheOptions(2, 1, 1), None)
-    ready = lambda victims: Assessment(Readiness.READY)  # noqa: E731
+
+    def ready(victims: tuple[Victim, ...]) -> Assessment:
+        return Assessment(Readiness.READY)
+
     new = retention.room_for(Newcomer(CheckpointKind.SESSION_ENDPOINT, 7, 10**9), valuation, ready)
     assert new is not None
     assert {victim.checkpoint for victim in new} == {handle(1), handle(2)}
@@ -208,7 +211,10 @@ def test_the_host_takes_what_would_be_deleted() -> None:
     physics = SmallPhysics(catalog, 100)
     retention = Retention(catalog, LIMITLESS, physics.facts)
     valuation = Market(catalog).valuation()
-    assess = lambda victims: Assessment(Readiness.READY if victims else Readiness.TEMPORARILY_BLOCKED)  # noqa: E731
+
+    def assess(victims: tuple[Victim, ...]) -> Assessment:
+        return Assessment(Readiness.READY if victims else Readiness.TEMPORARILY_BLOCKED)
+
     victims = retention.room_for(Newcomer(CheckpointKind.LONG_ANCHOR, 7, 10**9), valuation, assess)
     assert victims == (Victim(handle(1), Degradation.HOST_ONLY),)
 
