@@ -75,6 +75,7 @@ class LinearWeight:
         formats: the stored formats of its parts, in order.
         signs: f32[columns] of +1 and -1 when the input is Hadamard-rotated first.
         matrix: what the route's `prepare` made; opaque to everyone else.
+        allow_a8: whether a route may quantise the input to 8 bits; a permission, never an obligation.
     """
 
     rows: int
@@ -83,6 +84,7 @@ class LinearWeight:
     signs: torch.Tensor | None
     route: Route
     matrix: torch.Tensor | onednn_cpu.PackedMatrix
+    allow_a8: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -118,12 +120,17 @@ def linear_routes() -> tuple[Route, ...]:
 
 
 def prepare_linear(
-    parts: Sequence[WeightView], *, signs: torch.Tensor | None = None, route: Route | None = None
+    parts: Sequence[WeightView],
+    *,
+    signs: torch.Tensor | None = None,
+    allow_a8: bool = False,
+    route: Route | None = None,
 ) -> LinearWeight:
     """Decode the rows of all parts, one after another, into one weight.
 
     Args:
         signs: f32[K] of +1 and -1 (the auxiliary `hadamard_signs`), or None.
+        allow_a8: whether the Uses of all parts permit 8-bit activations.
         route: one of `linear_routes()`; the best when None.
 
     Raises:
@@ -147,6 +154,7 @@ def prepare_linear(
         signs=signs,
         route=chosen,
         matrix=_PREPARE[chosen](_dense(parts)),
+        allow_a8=allow_a8,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,10 +49,13 @@ class Binder:
 
     reader: ArtifactReader
     where: str
-    _uses: Mapping[tuple[str, str], Use] = field(init=False)
+    _uses: Mapping[str, Mapping[str, Use]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._uses = {(use.parameter, use.input): use for use in self.reader.directory.uses}
+        uses: dict[str, dict[str, Use]] = {}
+        for use in self.reader.directory.uses:
+            uses.setdefault(use.parameter, {})[use.input] = use
+        self._uses = uses
 
     def check(self, model: ModelConfig, components: Iterable[str]) -> None:
         """Require every parameter of these components, with its shape, format class and Uses.
@@ -72,9 +75,14 @@ class Binder:
         return sum(spec.elements for spec in specs if spec.shares is None)
 
     def linear(self, *names: str) -> LinearWeight:
-        """The rows of these projections, one after another, as one matrix."""
+        """The rows of these projections, one after another, as one matrix.
+
+        Its input may be quantised to 8 bits only where every Use of every projection permits that.
+        """
         views = [view for name in names for view in self.views(name)]
-        return prepare_linear(views, signs=self._signs(names))
+        uses = {name: self._uses.get(name, {}).values() for name in names}
+        signs = self._signs(names, [use for found in uses.values() for use in found])
+        return prepare_linear(views, signs=signs, allow_a8=all(_allows_a8(found) for found in uses.values()))
 
     def table(self, name: str) -> TableWeight:
         """A matrix whose rows are looked up by index."""
@@ -105,9 +113,9 @@ class Binder:
         data = _borrow(self.reader.read_object(part.object))
         return WeightView(fmt, (rows, columns), part.begin // columns, part.end // columns, data)
 
-    def _signs(self, names: Iterable[str]) -> torch.Tensor | None:
+    def _signs(self, names: Iterable[str], uses: Iterable[Use]) -> torch.Tensor | None:
         """The Hadamard signs of these projections; all of them must agree, since they share one input."""
-        found = [self._sign_values(use) for use in self._uses.values() if use.parameter in set(names)]
+        found = [self._sign_values(use) for use in uses]
         first = found[0] if found else None
         if any((signs is None) != (first is None) for signs in found) or any(
             signs is not None and first is not None and not torch.equal(signs, first) for signs in found
@@ -146,7 +154,7 @@ class Binder:
             self._check_use(spec.name, use.input)
 
     def _check_use(self, name: str, input_name: str) -> None:
-        use = self._uses.get((name, input_name))
+        use = self._uses.get(name, {}).get(input_name)
         if use is None or use.activation_policy is None:
             problem = "no Use" if use is None else "no activation_policy in its Use"
             raise ArtifactError(f"{self.where}: uses: {name} has {problem} at input {input_name}")
@@ -159,6 +167,12 @@ class Binder:
         others = [name for name in self.reader.directory.bindings if name.startswith(prefix) and name not in known]
         if others:
             raise ArtifactError(f"{self.where}: bindings: {others[0]} is no parameter of this {component} component")
+
+
+def _allows_a8(uses: Collection[Use]) -> bool:
+    """Whether there are Uses and all of them permit 8-bit activations; one without a policy permits nothing."""
+    policies = [use.activation_policy for use in uses]
+    return bool(policies) and all(policy is not None and 8 in policy.widths for policy in policies)
 
 
 def _borrow(data: NDArray[np.uint8]) -> torch.Tensor:
