@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+import torch
+
 
 @dataclass(frozen=True, slots=True)
 class Segments:
@@ -17,6 +19,8 @@ class Segments:
         starts: absolute position, in its own sequence, of each row's first query token.
         offsets: B + 1 token indices; row b owns tokens `[offsets[b], offsets[b + 1])`.
         total: T, the tokens of all rows.
+        data: i32[3, B], the rows' first token indices, counts and starts: what compiled kernels read, at the time they
+            run. Whoever runs a recorded tape again writes the new starts here; `starts` stays as it was recorded.
 
     Raises:
         ValueError: lengths differ, a count is not positive or a start is negative.
@@ -26,6 +30,7 @@ class Segments:
     starts: tuple[int, ...]
     offsets: tuple[int, ...] = field(init=False, compare=False)
     total: int = field(init=False, compare=False)
+    data: torch.Tensor = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.counts) != len(self.starts):
@@ -34,6 +39,8 @@ class Segments:
             raise ValueError(f"segments: counts must be > 0 and starts >= 0: {self.counts}, {self.starts}")
         object.__setattr__(self, "offsets", (0, *accumulate(self.counts)))
         object.__setattr__(self, "total", self.offsets[-1])
+        data = torch.tensor((self.offsets[:-1], self.counts, self.starts), dtype=torch.int32)
+        object.__setattr__(self, "data", data)
 
     @property
     def batch(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -10,31 +10,53 @@ ZERO = -1
 """As a source: the row starts from zeros."""
 
 
-def check_slots(op: str, slots: int, batch: int, sources: Sequence[int], targets: Sequence[int]) -> None:
-    """Require one source in [-1, slots) and one target in [0, slots) per row, no target twice.
+@dataclass(frozen=True, slots=True)
+class StateSlots:
+    """Where the rows of a call read and write their state.
+
+    Attributes:
+        sources: one slot per row, or `ZERO`; rows may share one.
+        targets: one slot per row, all different. A row's target may be its own source, never another row's.
+        data: i32[2, B], sources and targets: what compiled kernels read, at the time they run. Whoever runs a recorded
+            tape again writes the new slots here; the tuples stay as they were recorded.
 
     Raises:
-        ValueError: naming the op and the argument.
+        ValueError: lengths differ, a slot is negative where it may not be, or a target is used twice or by another row.
     """
-    for name, given, lowest in (("sources", sources, ZERO), ("targets", targets, 0)):
-        if len(given) != batch:
-            raise ValueError(f"{op}: {name} must have one slot per row ({batch}), got {len(given)}")
-        if any(not lowest <= slot < slots for slot in given):
-            raise ValueError(f"{op}: {name} must lie in [{lowest}, {slots}), got {list(given)}")
-    if len(set(targets)) != batch:
-        raise ValueError(f"{op}: targets must be distinct, got {list(targets)}")
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    data: torch.Tensor = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.sources) != len(self.targets):
+            raise ValueError(f"slots: {len(self.sources)} sources but {len(self.targets)} targets")
+        if any(slot < ZERO for slot in self.sources) or any(slot < 0 for slot in self.targets):
+            raise ValueError(f"slots: sources must be >= {ZERO} and targets >= 0: {self.sources}, {self.targets}")
+        if len(set(self.targets)) != len(self.targets):
+            raise ValueError(f"slots: targets must be distinct, got {list(self.targets)}")
+        for row, target in enumerate(self.targets):
+            if target in self.sources[:row] + self.sources[row + 1 :]:
+                raise ValueError(f"slots: target {target} of row {row} is another row's source")
+        object.__setattr__(self, "data", torch.tensor((self.sources, self.targets), dtype=torch.int32))
 
 
-def take_starts(store: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
-    """Bring each row's start into its target slot: store[targets[b]] = store[sources[b]], or zeros for ZERO.
+def check_slots(op: str, slots: int, batch: int, chosen: StateSlots) -> None:
+    """Require one pair of slots below `slots` per row.
 
-    All sources are read before any target is written, so rows may fork from, or swap, each other's slots.
+    Raises:
+        ValueError: naming the op.
     """
-    written = set(targets)
-    moves = [(source, target) for source, target in zip(sources, targets, strict=True) if source != target]
-    saved = {source: store[source].clone() for source, _ in moves if source in written}
-    for source, target in moves:
+    if len(chosen.targets) != batch:
+        raise ValueError(f"{op}: slots must have one pair per row ({batch}), got {len(chosen.targets)}")
+    if any(slot >= slots for slot in chosen.sources + chosen.targets):
+        raise ValueError(f"{op}: slots must lie below {slots}, got {list(chosen.sources)} and {list(chosen.targets)}")
+
+
+def take_starts(store: torch.Tensor, chosen: StateSlots) -> None:
+    """Bring each row's start into its target slot: store[targets[b]] = store[sources[b]], or zeros for ZERO."""
+    for source, target in zip(chosen.sources, chosen.targets, strict=True):
         if source == ZERO:
             store[target].zero_()
-        else:
-            store[target].copy_(saved[source] if source in saved else store[source])
+        elif source != target:
+            store[target].copy_(store[source])

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from ninfer.kernels.native import bodies
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import EXACT, Tolerance
 
+COMPILED = (Route.CPU_AVX512, Route.CPU_AVX2, Route.CPU_PORTABLE, Route.CPU_AVX512_PLAIN)
 POISON_FLOAT = float("nan")
 POISON_INTEGER = -0x5A5A5A5B
 ROW_COUNTS = (1, 2, 3, 7, 8, 9, 31, 33, 64, 129, 300)
@@ -38,6 +41,12 @@ class Trial:
     run: Callable[[Route], None]
     expected: Mapping[str, np.ndarray]
     tolerances: Mapping[str, Tolerance]
+
+
+def routes_here(implementations: Mapping[Route, Callable[..., None]], source: Path) -> tuple[Route, ...]:
+    """The routes of an op that this machine can run, the plain AVX-512 body included; `source` is its C++ file."""
+    able = {*bodies(source), Route.CPU_AVX512_PLAIN} if bodies(source) else set()
+    return tuple(route for route in implementations if route not in COMPILED or route in able)
 
 
 def conform(trial: Trial, routes: Sequence[Route]) -> None:

@@ -19,11 +19,11 @@ from ninfer.kernels.mlp.plan import plan as mlp_plan
 from ninfer.kernels.rmsnorm import IMPLEMENTATIONS as NORM_ROUTES
 from ninfer.kernels.rmsnorm import cases as norm_cases
 from ninfer.kernels.rmsnorm import oracle as norm_oracle
-from ninfer.kernels.rmsnorm.plan import plan as norm_plan
+from ninfer.kernels.rmsnorm.compiled_cpu import SOURCE as norm_source
 from ninfer.kernels.routes import DeviceKind, Problem
 from ninfer.kernels.tolerances import ELEMENTWISE, MATMUL_CHAIN, ROW_NORM
 from ninfer.kernels.weights import prepare_linear
-from tests.kernels.harness import ROW_COUNTS, Trial, assert_rows_independent, conform, poisoned, same_bits
+from tests.kernels.harness import ROW_COUNTS, Trial, assert_rows_independent, conform, poisoned, routes_here, same_bits
 from tests.kernels.weight_samples import fp32_view, fp32_weight, normal, represented
 
 CPU = Problem(DeviceKind.CPU)
@@ -41,7 +41,7 @@ def test_rmsnorm_matches_the_oracle(case: norm_cases.Case) -> None:
         {"out": norm_oracle.rmsnorm(x.numpy(), weight.numpy(), 1e-6, case.offset)},
         {"out": ROW_NORM},
     )
-    conform(trial, norm_plan(CPU))
+    conform(trial, routes_here(NORM_ROUTES["rmsnorm"], norm_source))
 
 
 @pytest.mark.parametrize("case", gate_cases.CASES["gated_sigmoid"], ids=lambda case: case.name)

@@ -1,0 +1,193 @@
+"""Compiled C++ kernels: built on first use, called on a team of threads, and recorded into tapes.
+
+A kernel's source lies in its op's folder. Each source is one shared library per *body* (`BODIES`): the same text for
+AVX-512, AVX2 or any machine. An op's route module declares its kernels and launches them:
+
+    _KERNEL = Kernel(Path(__file__).with_name("rmsnorm.cpp"), "rmsnorm", _Args)
+
+    def rmsnorm(body: Route, x, weight, eps, offset, out):
+        _KERNEL.launch(body, _Args(x.data_ptr(), ..., out.data_ptr()), x, weight, out)
+
+A launch runs at once on as many threads as torch is set to use, or, inside `record`, becomes the next step of a tape.
+A tape runs all its steps, with the addresses that they were recorded with, in one call.
+
+Where a source cannot be compiled, `body_for` says so once as a warning and the op's torch route serves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from ninfer.kernels.native.build import BuildError, build
+from ninfer.kernels.routes import Route
+
+__all__ = ["BODIES", "BuildError", "Kernel", "Tape", "bodies", "body_for", "compiled_routes", "prepare", "record"]
+
+BODIES = (Route.CPU_AVX512, Route.CPU_AVX2, Route.CPU_PORTABLE)
+"""The bodies that a plan may choose, best first."""
+
+_NEEDED_FEATURES: Mapping[Route, int] = MappingProxyType(
+    {Route.CPU_AVX512: 2, Route.CPU_AVX2: 1, Route.CPU_PORTABLE: 0, Route.CPU_AVX512_PLAIN: 0}
+)
+_TEAM = Path(__file__).with_name("team.cpp")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One function of a C++ source: `void name(const Args&, Worker&)`, exported by NINFER_KERNEL.
+
+    Attributes:
+        source: the file that defines it.
+        name: its name there.
+        args: the ctypes mirror of its Args.
+    """
+
+    source: Path
+    name: str
+    args: type[ctypes.Structure]
+
+    def launch(self, body: Route, args: ctypes.Structure, *keep: object) -> None:
+        """Run the kernel, or record it.
+
+        Args:
+            keep: the owners of all memory that `args` points to, which a tape must keep alive.
+
+        Raises:
+            BuildError: the source cannot be compiled for this body.
+        """
+        function = _function(self, body)
+        if _recording.tape is not None:
+            _recording.tape.add(function, args, keep)
+            return
+        step = _Step(function, ctypes.addressof(args))
+        _team().ninfer_run(ctypes.addressof(step), 1, torch.get_num_threads())
+
+
+class Tape:
+    """Kernels in order, with fixed arguments. Their memory is kept alive, and read when the tape runs."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[int, ctypes.Structure]] = []
+        self._keep: list[object] = []
+        self._array: ctypes.Array[_Step] | None = None
+
+    def add(self, function: int, args: ctypes.Structure, keep: Sequence[object]) -> None:
+        """Append one kernel."""
+        self._steps.append((function, args))
+        self._keep.extend(keep)
+        self._array = None
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def run(self) -> None:
+        """Run all steps on as many threads as torch is set to use."""
+        if self._array is None:
+            steps = [_Step(function, ctypes.addressof(args)) for function, args in self._steps]
+            self._array = (_Step * len(steps))(*steps)
+        _team().ninfer_run(ctypes.addressof(self._array), len(self._steps), torch.get_num_threads())
+
+
+@contextmanager
+def record() -> Iterator[Tape]:
+    """Launches of this thread inside the block become steps of the tape and are not run.
+
+    The caller sees to it that everything in the block is a launch: what torch computes is not recorded.
+    """
+    assert _recording.tape is None, "a tape is being recorded already"
+    _recording.tape = tape = Tape()
+    try:
+        yield tape
+    finally:
+        _recording.tape = None
+
+
+def bodies(source: Path) -> tuple[Route, ...]:
+    """The bodies of `source` that this machine can compile and run, best first; may be empty."""
+    best = body_for(source)
+    return () if best is None else BODIES[BODIES.index(best) :]
+
+
+@cache
+def body_for(source: Path) -> Route | None:
+    """The best body of `source` on this machine; None, said once as a warning, where it cannot be compiled."""
+    try:
+        features = _team().ninfer_cpu_features()
+        best = next(body for body in BODIES if features & _NEEDED_FEATURES[body] == _NEEDED_FEATURES[body])
+        _library(source, best)
+    except BuildError as error:
+        _say_once(str(error))
+        return None
+    return best
+
+
+def prepare(sources: Sequence[Path], progress: Callable[[int, int], None] | None = None) -> None:
+    """Compile what is missing, several sources at a time. `progress(done, total)` counts sources."""
+    report = progress or (lambda done, total: None)
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for done, _ in enumerate(pool.map(body_for, sources), start=1):
+            report(done, len(sources))
+
+
+def compiled_routes(function: Callable[..., None]) -> dict[Route, Callable[..., None]]:
+    """An op's compiled routes: `function` with each body as its first argument."""
+    return {body: partial(function, body) for body in (*BODIES, Route.CPU_AVX512_PLAIN)}
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (("kernel", ctypes.c_void_p), ("args", ctypes.c_void_p))
+
+
+@dataclass(slots=True)
+class _Recording(threading.local):
+    tape: Tape | None = field(default=None)
+
+
+_recording = _Recording()
+
+
+@cache
+def _team() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(build(_TEAM, Route.CPU_PORTABLE)))
+    library.ninfer_run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
+    library.ninfer_run.restype = None
+    os.register_at_fork(after_in_child=library.ninfer_after_fork)
+    return library
+
+
+@cache
+def _library(source: Path, body: Route) -> ctypes.CDLL:
+    path = build(source, body)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(
+            f"{path} cannot be loaded ({error}); delete it, or set CXX to a compiler that works"
+        ) from error
+
+
+@cache
+def _function(kernel: Kernel, body: Route) -> int:
+    library = _library(kernel.source, body)
+    size = ctypes.c_uint64.in_dll(library, f"ninfer_{kernel.name}_args").value
+    assert size == ctypes.sizeof(kernel.args), f"{kernel.name}: Args have {size} bytes in C++, not as declared here"
+    address = ctypes.cast(getattr(library, f"ninfer_{kernel.name}"), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+@cache
+def _say_once(reason: str) -> None:
+    warnings.warn(f"compiled kernels are not available, slower ones serve: {reason}", RuntimeWarning, stacklevel=4)
