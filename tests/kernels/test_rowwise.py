@@ -18,8 +18,8 @@ from ninfer.kernels.mlp import oracle as mlp_oracle
 from ninfer.kernels.mlp.plan import plan as mlp_plan
 from ninfer.kernels.rmsnorm import IMPLEMENTATIONS as NORM_ROUTES
 from ninfer.kernels.rmsnorm import cases as norm_cases
+from ninfer.kernels.rmsnorm import compiled_cpu as norm_compiled
 from ninfer.kernels.rmsnorm import oracle as norm_oracle
-from ninfer.kernels.rmsnorm.compiled_cpu import SOURCE as norm_source
 from ninfer.kernels.routes import DeviceKind, Problem
 from ninfer.kernels.tolerances import ELEMENTWISE, MATMUL_CHAIN, ROW_NORM
 from ninfer.kernels.weights import prepare_linear
@@ -41,7 +41,7 @@ def test_rmsnorm_matches_the_oracle(case: norm_cases.Case) -> None:
         {"out": norm_oracle.rmsnorm(x.numpy(), weight.numpy(), 1e-6, case.offset)},
         {"out": ROW_NORM},
     )
-    conform(trial, routes_here(NORM_ROUTES["rmsnorm"], norm_source))
+    conform(trial, routes_here(NORM_ROUTES["rmsnorm"], norm_compiled.SOURCE))
 
 
 @pytest.mark.parametrize("case", gate_cases.CASES["gated_sigmoid"], ids=lambda case: case.name)
