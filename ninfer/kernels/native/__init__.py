@@ -30,10 +30,21 @@ from types import MappingProxyType
 
 import torch
 
-from ninfer.kernels.native.build import BuildError, build
+from ninfer.kernels.native.build import KERNELS, BuildError, build
 from ninfer.kernels.routes import Route
 
-__all__ = ["BODIES", "BuildError", "Kernel", "Tape", "bodies", "body_for", "compiled_routes", "prepare", "record"]
+__all__ = [
+    "BODIES",
+    "BuildError",
+    "Kernel",
+    "Tape",
+    "bodies",
+    "body_for",
+    "compiled_routes",
+    "prepare",
+    "record",
+    "sources",
+]
 
 BODIES = (Route.CPU_AVX512, Route.CPU_AVX2, Route.CPU_PORTABLE)
 """The bodies that a plan may choose, best first."""
@@ -133,12 +144,24 @@ def body_for(source: Path) -> Route | None:
     return best
 
 
-def prepare(sources: Sequence[Path], progress: Callable[[int, int], None] | None = None) -> None:
-    """Compile what is missing, several sources at a time. `progress(done, total)` counts sources."""
-    report = progress or (lambda done, total: None)
+def sources() -> tuple[Path, ...]:
+    """The C++ sources of all ops."""
+    return tuple(path for path in sorted(KERNELS.glob("*/*.cpp")) if path != _TEAM)
+
+
+def prepare(progress: Callable[[int, int], None] | None = None) -> bool:
+    """Compile what is missing, several sources at a time; True if every op has its compiled kernels.
+
+    Args:
+        progress: called with (done, total) sources.
+    """
+    report, total = progress or (lambda done, total: None), len(sources())
+    complete = True
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for done, _ in enumerate(pool.map(body_for, sources), start=1):
-            report(done, len(sources))
+        for done, body in enumerate(pool.map(body_for, sources()), start=1):
+            complete = complete and body is not None
+            report(done, total)
+    return complete
 
 
 def compiled_routes(function: Callable[..., None]) -> dict[Route, Callable[..., None]]:
