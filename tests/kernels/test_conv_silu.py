@@ -15,6 +15,7 @@ from ninfer.kernels.conv_silu.cases import CASES, Case
 from ninfer.kernels.conv_silu.plan import plan
 from ninfer.kernels.routes import DeviceKind, Problem, Route
 from ninfer.kernels.segments import Segments
+from ninfer.kernels.slots import StateSlots
 from ninfer.kernels.tolerances import CONVOLUTION, EXACT
 from tests.kernels.harness import Trial, conform, poisoned, same_bits
 
@@ -37,7 +38,7 @@ def test_matches_the_oracle(case: Case) -> None:
 
     def run(route: Route) -> None:
         history.copy_(before)
-        slots = (case.sources, case.targets, _segments(case.counts))
+        slots = (StateSlots(case.sources, case.targets), _segments(case.counts))
         IMPLEMENTATIONS["conv_silu"][route](x, weight, history, *slots, out)
 
     trial = Trial(
@@ -66,7 +67,7 @@ def test_bits_do_not_depend_on_chunks_or_batch(
     wanted, finals = [], []
     for i, x in enumerate(xs):
         history, out = start[i : i + 1].clone(), poisoned(*x.shape)
-        conv_silu(x, weight, history, (0,), (0,), _segments([len(x)]), out)
+        conv_silu(x, weight, history, StateSlots((0,), (0,)), _segments([len(x)]), out)
         wanted.append(out)
         finals.append(history[0])
     history, done = start.clone(), [0] * len(xs)
@@ -74,8 +75,8 @@ def test_bits_do_not_depend_on_chunks_or_batch(
     while active := [i for i, x in enumerate(xs) if done[i] < len(x)]:
         counts = [data.draw(st.integers(1, len(xs[i]) - done[i])) for i in active]
         joined = torch.cat([xs[i][done[i] : done[i] + n] for i, n in zip(active, counts, strict=True)])
-        out = poisoned(*joined.shape)
-        conv_silu(joined, weight, history, active, active, _segments(counts), out)
+        out, where = poisoned(*joined.shape), StateSlots(tuple(active), tuple(active))
+        conv_silu(joined, weight, history, where, _segments(counts), out)
         for i, n, piece in zip(active, counts, out.split(counts), strict=True):
             pieces[i].append(piece)
             done[i] += n
@@ -87,7 +88,7 @@ def test_bits_do_not_depend_on_chunks_or_batch(
 def test_a_source_that_is_no_target_keeps_its_bits() -> None:
     history = _normal(2, 3, 8)
     before = history.clone()
-    conv_silu(_normal(2, 8), _normal(4, 8), history, (0,), (1,), _segments([2]), poisoned(2, 8))
+    conv_silu(_normal(2, 8), _normal(4, 8), history, StateSlots((0,), (1,)), _segments([2]), poisoned(2, 8))
     assert same_bits(history[0], before[0])
     assert not same_bits(history[1], before[1])
 
@@ -95,7 +96,7 @@ def test_a_source_that_is_no_target_keeps_its_bits() -> None:
 def test_agrees_with_conv1d() -> None:
     x, weight = _normal(30, 12), _normal(4, 12, seed=1)
     out = poisoned(30, 12)
-    conv_silu(x, weight, torch.zeros(1, 3, 12), (-1,), (0,), _segments([30]), out)
+    conv_silu(x, weight, torch.zeros(1, 3, 12), StateSlots((-1,), (0,)), _segments([30]), out)
     conv = torch.nn.functional.conv1d(x.T[None].double(), weight.T[:, None].double(), padding=3, groups=12)
     wanted = torch.nn.functional.silu(conv[0, :, :30].T)
     np.testing.assert_allclose(out.numpy(), wanted.numpy(), rtol=1e-5, atol=1e-6)
@@ -104,8 +105,8 @@ def test_agrees_with_conv1d() -> None:
 def test_bad_arguments_are_named() -> None:
     x, weight, history = _normal(2, 8), _normal(4, 8), _normal(1, 3, 8)
     with pytest.raises(ValueError, match="conv_silu: history"):
-        conv_silu(x, weight, _normal(1, 2, 8), (0,), (0,), _segments([2]), poisoned(2, 8))
+        conv_silu(x, weight, _normal(1, 2, 8), StateSlots((0,), (0,)), _segments([2]), poisoned(2, 8))
     with pytest.raises(ValueError, match="conv_silu: x"):
-        conv_silu(x, weight, history, (0,), (0,), _segments([3]), poisoned(3, 8))
-    with pytest.raises(ValueError, match="sources must lie"):
-        conv_silu(x, weight, history, (1,), (0,), _segments([2]), poisoned(2, 8))
+        conv_silu(x, weight, history, StateSlots((0,), (0,)), _segments([3]), poisoned(3, 8))
+    with pytest.raises(ValueError, match="slots must lie below 1"):
+        conv_silu(x, weight, history, StateSlots((1,), (0,)), _segments([2]), poisoned(2, 8))

@@ -16,6 +16,7 @@ from ninfer.kernels.gdn.cases import CASES, Case
 from ninfer.kernels.gdn.plan import plan
 from ninfer.kernels.routes import DeviceKind, Problem, Route
 from ninfer.kernels.segments import Segments
+from ninfer.kernels.slots import StateSlots
 from ninfer.kernels.tolerances import RECURRENCE
 from tests.kernels.harness import Trial, conform, poisoned, same_bits
 
@@ -66,7 +67,7 @@ def test_matches_the_oracle(case: Case, op: str) -> None:
     state, out = before.clone(), poisoned(*x.v.shape)
     segments = _segments(case.counts)
     wanted, after = oracle.gdn(*(t.numpy() for t in x.all()), before.numpy(), case.sources, case.targets, case.counts)
-    slots = (case.sources, case.targets, segments)
+    slots = (StateSlots(case.sources, case.targets), segments)
 
     def run(route: Route) -> None:
         state.copy_(before)
@@ -86,7 +87,7 @@ def test_matches_the_oracle(case: Case, op: str) -> None:
 
 def _whole(x: Tokens, start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     state, out = start[None].clone(), poisoned(*x.v.shape)
-    gdn(*x.all(), state, (0,), (0,), _segments([x.v.shape[0]]), out)
+    gdn(*x.all(), state, StateSlots((0,), (0,)), _segments([x.v.shape[0]]), out)
     return out, state[0]
 
 
@@ -104,7 +105,7 @@ def test_bits_do_not_depend_on_chunks(geometry: tuple[int, int, int, int], chunk
     for begin in range(0, 150, chunk):
         part = x.part(begin, begin + chunk)
         piece = poisoned(*part.v.shape)
-        gdn(*part.all(), state, (0,), (0,), _segments([part.v.shape[0]]), piece)
+        gdn(*part.all(), state, StateSlots((0,), (0,)), _segments([part.v.shape[0]]), piece)
         pieces.append(piece)
     assert same_bits(torch.cat(pieces), out)
     assert same_bits(state[0], final)
@@ -128,7 +129,7 @@ def test_bits_do_not_depend_on_batch_and_slots(data: st.DataObject, geometry: tu
         joined = _joined([xs[i].part(done[i], done[i] + n) for i, n in zip(active, counts, strict=True)])
         out = poisoned(*joined.v.shape)
         where = tuple(slots[i] for i in active)
-        gdn(*joined.all(), state, where, where, _segments(counts), out)
+        gdn(*joined.all(), state, StateSlots(where, where), _segments(counts), out)
         for i, piece, n in zip(active, out.split(counts), counts, strict=True):
             outs[i].append(piece)
             done[i] += n
@@ -142,11 +143,11 @@ def test_folding_a_prefix_gives_the_bits_that_verification_computed(accepted: in
     x = _sequence(7, 2, 4, 32, 32)
     state = torch.randn(3, 4, 32, 32)
     committed = state[0].clone()
-    gdn(*x.all(), state, (0,), (1,), _segments([7]), poisoned(*x.v.shape))
+    gdn(*x.all(), state, StateSlots((0,), (1,)), _segments([7]), poisoned(*x.v.shape))
     assert same_bits(state[0], committed), "verification must leave the committed state alone"
     prefix = x.part(0, accepted)
-    gdn(*prefix.all(), state, (0,), (2,), _segments([accepted]), poisoned(*prefix.v.shape))
-    gdn_fold(*prefix.all()[1:], state, (0,), (0,), _segments([accepted]))
+    gdn(*prefix.all(), state, StateSlots((0,), (2,)), _segments([accepted]), poisoned(*prefix.v.shape))
+    gdn_fold(*prefix.all()[1:], state, StateSlots((0,), (0,)), _segments([accepted]))
     assert same_bits(state[0], state[2])
     if accepted == 7:
         assert same_bits(state[0], state[1])
@@ -160,7 +161,7 @@ def test_folding_over_a_long_chain_of_random_accept_lengths() -> None:
     while begin < 200:
         count = int(rng.integers(1, 17))
         part = x.part(begin, begin + count)
-        gdn_fold(*part.all()[1:], state, (0,), (0,), _segments([part.v.shape[0]]))
+        gdn_fold(*part.all()[1:], state, StateSlots((0,), (0,)), _segments([part.v.shape[0]]))
         begin += count
     assert same_bits(state[0], _whole(x, torch.zeros(2, 16, 16))[1])
 
@@ -168,7 +169,7 @@ def test_folding_over_a_long_chain_of_random_accept_lengths() -> None:
 def test_source_minus_one_is_a_zero_state() -> None:
     x = _sequence(5, 1, 2, 16, 16)
     state, out = torch.full((1, 2, 16, 16), float("nan")), poisoned(*x.v.shape)
-    gdn(*x.all(), state, (-1,), (0,), _segments([5]), out)
+    gdn(*x.all(), state, StateSlots((-1,), (0,)), _segments([5]), out)
     wanted, final = _whole(x, torch.zeros(2, 16, 16))
     assert same_bits(out, wanted)
     assert same_bits(state[0], final)
@@ -178,15 +179,14 @@ def test_bad_arguments_are_named() -> None:
     x = _sequence(2, 1, 2, 16, 16)
     state, out = torch.zeros(2, 2, 16, 16), poisoned(*x.v.shape)
     one, two = _segments([2]), _segments([1, 1])
-    with pytest.raises(ValueError, match="gdn: sources must lie"):
-        gdn(*x.all(), state, (2,), (0,), one, out)
-    with pytest.raises(ValueError, match="gdn: targets must lie"):
-        gdn(*x.all(), state, (0,), (-1,), one, out)
-    with pytest.raises(ValueError, match="targets must be distinct"):
-        gdn(*x.all(), state, (0, 1), (1, 1), two, out)
-    with pytest.raises(ValueError, match="one slot per row"):
-        gdn(*x.all(), state, (0,), (1,), two, out)
+    here = StateSlots((0,), (0,))
+    with pytest.raises(ValueError, match="gdn: slots must lie below 2"):
+        gdn(*x.all(), state, StateSlots((2,), (0,)), one, out)
+    with pytest.raises(ValueError, match="gdn: slots must lie below 2"):
+        gdn(*x.all(), state, StateSlots((0,), (2,)), one, out)
+    with pytest.raises(ValueError, match="one pair per row"):
+        gdn(*x.all(), state, here, two, out)
     with pytest.raises(ValueError, match="gdn: v"):
-        gdn(x.q, x.k, x.v[:1], x.g, x.beta, state, (0,), (0,), one, out)
+        gdn(x.q, x.k, x.v[:1], x.g, x.beta, state, here, one, out)
     with pytest.raises(ValueError, match="Nk dividing Nv"):
-        gdn(x.q, torch.zeros(2, 3, 16), x.v, x.g, x.beta, state, (0,), (0,), one, out)
+        gdn(x.q, torch.zeros(2, 3, 16), x.v, x.g, x.beta, state, here, one, out)

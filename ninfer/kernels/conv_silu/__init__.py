@@ -3,11 +3,11 @@
 Math, with taps = K and row b's input preceded by its history: c_t = sum_{i<K} weight[i] * x_{t-K+1+i};
     out_t = c_t / (1 + exp(-c_t)).
 Shapes: x, out [T, C]; weight [K, C] (the transpose of a conv1d weight [C, 1, K]); history [S, K-1, C], oldest
-    column first; sources, targets one slot per row of `segments`.
-Dtypes: all fp32; slots Python ints.
-Domain: sources in [-1, S), -1 meaning zeros; targets distinct in [0, S); a target may be a source.
+    column first; slots one pair per row of `segments`.
+Dtypes: all fp32.
+Domain: slots below S.
 Effects: writes out and history[targets]: the last K-1 columns of (history, x) of the row, before convolution.
-    All sources are read before any target is written; a source that is no target keeps its bits.
+    Every other slot keeps its bits.
 Workspace: the torch route allocates the padded rows.
 Numeric criterion: tolerances.CONVOLUTION against the oracle, history exact. Products are added in rising i, each
     rounded on its own, so bits do not depend on the split of a sequence into calls nor on the batch.
@@ -15,7 +15,7 @@ Numeric criterion: tolerances.CONVOLUTION against the oracle, history exact. Pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -25,7 +25,7 @@ from ninfer.kernels.conv_silu import torch_cpu
 from ninfer.kernels.conv_silu.plan import plan
 from ninfer.kernels.routes import Problem, Route, device_kind
 from ninfer.kernels.segments import Segments
-from ninfer.kernels.slots import check_slots
+from ninfer.kernels.slots import StateSlots, check_slots
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {"conv_silu": MappingProxyType({Route.CPU_TORCH: torch_cpu.conv_silu})}
@@ -36,8 +36,7 @@ def conv_silu(
     x: torch.Tensor,
     weight: torch.Tensor,
     history: torch.Tensor,
-    sources: Sequence[int],
-    targets: Sequence[int],
+    slots: StateSlots,
     segments: Segments,
     out: torch.Tensor,
 ) -> None:
@@ -50,6 +49,6 @@ def conv_silu(
     for name, tensor in (("x", x), ("out", out)):
         check("conv_silu", name, tensor, (segments.total, channels), torch.float32)
     check("conv_silu", "history", history, (history.shape[0], taps - 1, channels), torch.float32)
-    check_slots("conv_silu", history.shape[0], segments.batch, sources, targets)
+    check_slots("conv_silu", history.shape[0], segments.batch, slots)
     route = plan(Problem(device_kind(x)))[0]
-    IMPLEMENTATIONS["conv_silu"][route](x, weight, history, sources, targets, segments, out)
+    IMPLEMENTATIONS["conv_silu"][route](x, weight, history, slots, segments, out)

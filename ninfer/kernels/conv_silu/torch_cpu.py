@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from ninfer.kernels.exact import silu
 from ninfer.kernels.segments import Segments
-from ninfer.kernels.slots import take_starts
+from ninfer.kernels.slots import StateSlots, take_starts
 
 _BLOCK = 1 << 17
 """Elements computed at once, so that temporaries stay in the cache; the arithmetic is elementwise."""
@@ -18,15 +16,14 @@ def conv_silu(
     x: torch.Tensor,
     weight: torch.Tensor,
     history: torch.Tensor,
-    sources: Sequence[int],
-    targets: Sequence[int],
+    slots: StateSlots,
     segments: Segments,
     out: torch.Tensor,
 ) -> None:
     """See the contract in the package's docstring."""
-    take_starts(history, sources, targets)
+    take_starts(history, slots)
     kept, block = history.shape[1], max(1, _BLOCK // x.shape[1])
-    for row, target in enumerate(targets):
+    for row, target in enumerate(slots.targets):
         begin, end = segments.offsets[row], segments.offsets[row + 1]
         columns = torch.cat((history[target], x[begin:end]))
         for first in range(begin, end, block):

@@ -5,12 +5,12 @@ Math, per row, token t and value head j with key head j // (Nv / Nk), in fp32 an
     S <- exp(g) S (decay); r = S k' (read); u = beta (v - r) (correct); S <- S + u k'^T (rank-one update);
     out = (S q') / sqrt(dk).
     Source: Yang et al., "Gated Delta Networks", arXiv 2412.06464, equation 10.
-Shapes: q, k [T, Nk, dk]; v, out [T, Nv, dv]; g, beta [T, Nv]; state [S, Nv, dv, dk]; sources, targets one slot
-    per row of `segments`.
-Dtypes: all fp32; slots Python ints.
-Domain: g <= 0; Nk divides Nv; sources in [-1, S), -1 meaning zeros; targets distinct in [0, S).
-Effects: writes out and state[targets]. All sources are read before any target is written; a source that is no
-    target keeps its bits. `gdn_fold` writes exactly the state that `gdn` writes, bit for bit, and no output.
+Shapes: q, k [T, Nk, dk]; v, out [T, Nv, dv]; g, beta [T, Nv]; state [S, Nv, dv, dk]; slots one pair per row of
+    `segments`.
+Dtypes: all fp32.
+Domain: g <= 0; Nk divides Nv; slots below S.
+Effects: writes out and state[targets]; every other slot keeps its bits. `gdn_fold` writes exactly the state that
+    `gdn` writes, bit for bit, and no output.
 Workspace: the torch route allocates normalised keys and queries, spread over the value heads.
 Numeric criterion: tolerances.RECURRENCE against the oracle. The recurrence runs token by token, so out and state
     have the same bits however a sequence is cut into calls, in whatever batch and slots.
@@ -18,7 +18,7 @@ Numeric criterion: tolerances.RECURRENCE against the oracle. The recurrence runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -28,7 +28,7 @@ from ninfer.kernels.gdn import torch_cpu
 from ninfer.kernels.gdn.plan import plan
 from ninfer.kernels.routes import Problem, Route, device_kind
 from ninfer.kernels.segments import Segments
-from ninfer.kernels.slots import check_slots
+from ninfer.kernels.slots import StateSlots, check_slots
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
@@ -45,8 +45,7 @@ def gdn(
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
-    sources: Sequence[int],
-    targets: Sequence[int],
+    slots: StateSlots,
     segments: Segments,
     out: torch.Tensor,
 ) -> None:
@@ -55,11 +54,11 @@ def gdn(
     Raises:
         ValueError: a shape, dtype or slot outside the contract.
     """
-    _check("gdn", k, v, g, beta, state, sources, targets, segments)
+    _check("gdn", k, v, g, beta, state, slots, segments)
     check("gdn", "q", q, tuple(k.shape), torch.float32)
     check("gdn", "out", out, tuple(v.shape), torch.float32)
     route = plan(Problem(device_kind(v)))[0]
-    IMPLEMENTATIONS["gdn"][route](q, k, v, g, beta, state, sources, targets, segments, out)
+    IMPLEMENTATIONS["gdn"][route](q, k, v, g, beta, state, slots, segments, out)
 
 
 def gdn_fold(
@@ -68,8 +67,7 @@ def gdn_fold(
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
-    sources: Sequence[int],
-    targets: Sequence[int],
+    slots: StateSlots,
     segments: Segments,
 ) -> None:
     """Advance each row's state over recorded tokens, as `gdn` did; see the module's contract.
@@ -77,9 +75,9 @@ def gdn_fold(
     Raises:
         ValueError: a shape, dtype or slot outside the contract.
     """
-    _check("gdn_fold", k, v, g, beta, state, sources, targets, segments)
+    _check("gdn_fold", k, v, g, beta, state, slots, segments)
     route = plan(Problem(device_kind(v)))[0]
-    IMPLEMENTATIONS["gdn_fold"][route](k, v, g, beta, state, sources, targets, segments)
+    IMPLEMENTATIONS["gdn_fold"][route](k, v, g, beta, state, slots, segments)
 
 
 def _check(
@@ -89,8 +87,7 @@ def _check(
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
-    sources: Sequence[int],
-    targets: Sequence[int],
+    slots: StateSlots,
     segments: Segments,
 ) -> None:
     if state.dim() != 4 or k.dim() != 3 or k.shape[1] == 0 or state.shape[1] % k.shape[1]:
@@ -98,11 +95,11 @@ def _check(
             f"{op}: state must be [S, Nv, dv, dk] and k [T, Nk, dk] with Nk dividing Nv, "
             f"got {list(state.shape)} and {list(k.shape)}"
         )
-    slots, heads, dv, dk = state.shape
+    stored, heads, dv, dk = state.shape
     tokens = segments.total
-    check(op, "state", state, (slots, heads, dv, dk), torch.float32)
+    check(op, "state", state, (stored, heads, dv, dk), torch.float32)
     check(op, "k", k, (tokens, k.shape[1], dk), torch.float32)
     check(op, "v", v, (tokens, heads, dv), torch.float32)
     check(op, "g", g, (tokens, heads), torch.float32)
     check(op, "beta", beta, (tokens, heads), torch.float32)
-    check_slots(op, slots, segments.batch, sources, targets)
+    check_slots(op, stored, segments.batch, slots)

@@ -9,13 +9,12 @@ also measured not to depend on the alignment of its operands, hence not on the s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 
 from ninfer.kernels.exact import row_sum
 from ninfer.kernels.segments import Segments
-from ninfer.kernels.slots import take_starts
+from ninfer.kernels.slots import StateSlots, take_starts
 
 _EPS = 1e-6
 
@@ -27,15 +26,14 @@ def gdn(
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
-    sources: Sequence[int],
-    targets: Sequence[int],
+    slots: StateSlots,
     segments: Segments,
     out: torch.Tensor,
 ) -> None:
     """See the contract in the package's docstring."""
-    take_starts(state, sources, targets)
+    take_starts(state, slots)
     heads, key_dim = state.shape[1], state.shape[3]
-    for row, target in enumerate(targets):
+    for row, target in enumerate(slots.targets):
         tokens = slice(segments.offsets[row], segments.offsets[row + 1])
         memory = state[target]
         queries = _columns(_spread(_normalised(q[tokens]), heads))
@@ -53,13 +51,12 @@ def gdn_fold(
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
-    sources: Sequence[int],
-    targets: Sequence[int],
+    slots: StateSlots,
     segments: Segments,
 ) -> None:
     """See the contract in the package's docstring."""
-    take_starts(state, sources, targets)
-    for row, target in enumerate(targets):
+    take_starts(state, slots)
+    for row, target in enumerate(slots.targets):
         tokens = slice(segments.offsets[row], segments.offsets[row + 1])
         for step in _steps(k[tokens], v[tokens], g[tokens], beta[tokens]):
             _transition(state[target], *step)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ninfer.kernels.segments import Segments
+from ninfer.kernels.slots import StateSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,7 @@ class Batch:
         segments: how the T tokens divide into rows, and where each row starts in its sequence.
         tables: i32[B, L], page ids of each row's key/value pages.
         slots: i64[T], page * 64 + offset where each token's keys and values go.
-        sources: per row the state image that is read; -1 for the zero state of an empty sequence.
-        targets: per row the state image that is written.
+        states: per row the state image that is read (`ZERO` for an empty sequence) and the one that is written.
     """
 
     token_ids: torch.Tensor
@@ -28,5 +28,4 @@ class Batch:
     segments: Segments
     tables: torch.Tensor
     slots: torch.Tensor
-    sources: tuple[int, ...]
-    targets: tuple[int, ...]
+    states: StateSlots

@@ -44,16 +44,16 @@ class Gdn:
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, images: GdnImages, arena: Arena, out: torch.Tensor
     ) -> None:
-        """out f32[T, H] = residual + gdn(x f32[T, H]); reads `batch.sources`, writes `batch.targets` of `images`."""
+        """out f32[T, H] = residual + gdn(x f32[T, H]); advances the `batch.states` of `images`."""
         w, c, tokens = self.weights, self.config, x.shape[0]
         projected, mixed = arena.take(tokens, c.conv_width), arena.take(tokens, c.conv_width)
         linear(x, w.qkv, projected)
-        conv_silu(projected, w.convolution, images.history, batch.sources, batch.targets, batch.segments, mixed)
+        conv_silu(projected, w.convolution, images.history, batch.states, batch.segments, mixed)
         q, k, v = self._heads(mixed, arena)
         g, beta = self._gates(x, arena)
         values = (tokens, c.value_heads, c.value_dim)
         o, z, y = (arena.take(*values) for _ in range(3))
-        gdn(q, k, v, g, beta, images.state, batch.sources, batch.targets, batch.segments, o)
+        gdn(q, k, v, g, beta, images.state, batch.states, batch.segments, o)
         linear(x, w.z, z.view(tokens, -1))
         gated_rmsnorm(o, z, w.norm, self.eps, y)
         linear(y.view(tokens, -1), w.output, out, residual)

@@ -11,6 +11,7 @@ from ninfer.kernels import log_softmax_gather, sample, top_logprobs
 from ninfer.kernels.arena import Arena
 from ninfer.kernels.sampling import SamplingBatch
 from ninfer.kernels.segments import Segments
+from ninfer.kernels.slots import StateSlots
 from ninfer.models.qwen3_5.batch import Batch
 from ninfer.models.qwen3_5.state import ModelState
 from ninfer.models.qwen3_5.text import TextModel
@@ -132,8 +133,7 @@ def build_batch(spans: Seq[Span]) -> Batch:
         ),
         tables=_tables(spans),
         slots=torch.tensor([space.slot(position) for space, position in places]),
-        sources=tuple(span.source for span in spans),
-        targets=tuple(span.target for span in spans),
+        states=StateSlots(tuple(span.source for span in spans), tuple(span.target for span in spans)),
     )
 
 
