@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ninfer.bench.replay import Outcome, ReplayItem, RequestRecord, Stream, closed_loop
 from ninfer.bench.synthesis import synthesise
@@ -13,13 +13,16 @@ from ninfer.errors import RequestError, RequestErrorKind
 from ninfer.types import CacheUse, GenerationRequest, Sampling, StopConditions, TokenPrompt
 
 DECODE_PROMPT_TOKENS = 16
+WARM_UP_TOKENS = 1024
+"""Of a longer prompt that is only to be read, the first run reads no more: what follows is more of the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroPoint:
     """`batch` requests at once, each with `prompt_tokens` to read and `new_tokens` to write.
 
-    A point with one new token measures reading (prefill), any other measures writing (decode).
+    A point with one new token measures reading (prefill), any other measures writing (decode), after a prompt whose
+    reading does not count.
     """
 
     prompt_tokens: int
@@ -31,9 +34,16 @@ class MicroPoint:
         return self.new_tokens == 1
 
     @property
+    def is_deep(self) -> bool:
+        """Whether answers are written at a depth: their prompts are then read once and kept for the repetitions."""
+        return not self.measures_prefill and self.prompt_tokens > DECODE_PROMPT_TOKENS
+
+    @property
     def name(self) -> str:
-        """pp: prompt processing, tg: text generation."""
-        return f"pp{self.prompt_tokens}" if self.measures_prefill else f"tg{self.new_tokens} B={self.batch}"
+        """pp: prompt processing, tg: text generation, d: depth."""
+        if self.measures_prefill:
+            return f"pp{self.prompt_tokens}"
+        return f"tg{self.new_tokens} B={self.batch}" + (f" @ d{self.prompt_tokens}" if self.is_deep else "")
 
     @property
     def context(self) -> int:
@@ -43,12 +53,22 @@ class MicroPoint:
 
 @dataclass(frozen=True, slots=True)
 class MicroResult:
-    """Tokens per second of all requests together, over the repetitions."""
+    """Tokens per second of all requests together, one rate per repetition, in order."""
 
     point: MicroPoint
-    median: float
-    slowest: float
-    fastest: float
+    rates: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def slowest(self) -> float:
+        return min(self.rates)
+
+    @property
+    def fastest(self) -> float:
+        return max(self.rates)
 
 
 STANDARD_POINTS = (
@@ -58,10 +78,10 @@ STANDARD_POINTS = (
 )
 
 
-def chosen_points(prompt: int | None, generate: int | None, batch: int) -> tuple[MicroPoint, ...]:
-    """The points that `--pp` and `--tg` ask for."""
+def chosen_points(prompt: int | None, generate: int | None, batch: int, depth: int = 0) -> tuple[MicroPoint, ...]:
+    """The points that `--pp`, `--tg` and `--depth` ask for."""
     prefill = () if prompt is None else (MicroPoint(prompt, 1, 1),)
-    decode = () if generate is None else (MicroPoint(DECODE_PROMPT_TOKENS, generate, batch),)
+    decode = () if generate is None else (MicroPoint(max(depth, DECODE_PROMPT_TOKENS), generate, batch),)
     return (*prefill, *decode)
 
 
@@ -75,9 +95,13 @@ async def measure(
     """Run every point once to warm up and then `repeat` times. Raises RequestError if a request fails."""
     results = []
     for point in points:
-        rates = [await _rate(point, stream, pool, done) for _ in range(repeat + 1)][1:]
-        results.append(MicroResult(point, statistics.median(rates), min(rates), max(rates)))
+        await _rate(_warm_up(point), stream, pool, done)
+        results.append(MicroResult(point, tuple([await _rate(point, stream, pool, done) for _ in range(repeat)])))
     return results
+
+
+def _warm_up(point: MicroPoint) -> MicroPoint:
+    return replace(point, prompt_tokens=min(point.prompt_tokens, WARM_UP_TOKENS)) if point.measures_prefill else point
 
 
 async def _rate(point: MicroPoint, stream: Stream, pool: Sequence[int], done: Callable[[RequestRecord], None]) -> float:
@@ -118,5 +142,5 @@ def _request(point: MicroPoint, lane: int, pool: Sequence[int]) -> GenerationReq
         max_new_tokens=point.new_tokens,
         sampling=Sampling.greedy(),
         stops=StopConditions(ignore_eos=True),
-        cache=CacheUse.DISABLED,
+        cache=CacheUse.READ_WRITE if point.is_deep else CacheUse.DISABLED,
     )

@@ -9,7 +9,7 @@ import pytest
 from ninfer.bench.micro import STANDARD_POINTS, MicroPoint, MicroResult, chosen_points, decode_rate, measure
 from ninfer.bench.replay import Outcome, RequestRecord
 from ninfer.errors import RequestError
-from ninfer.types import CacheUse
+from ninfer.types import CacheUse, GenerationRequest, TokenPrompt
 from tests.bench.fakes import FakeServer
 from tests.bench.virtual_time import run
 
@@ -18,7 +18,6 @@ def measured(make: Callable[[], FakeServer], points: tuple[MicroPoint, ...], rep
     async def body() -> list[MicroResult]:
         server = make()
         results = await measure(points, server.stream, range(40), repeat, lambda record: None)
-        assert all(request.cache is CacheUse.DISABLED for _, request in server.started)
         assert all(request.stops.ignore_eos for _, request in server.started)
         assert len(server.started) == sum(point.batch for point in points) * (repeat + 1)
         return results
@@ -37,6 +36,41 @@ def test_prefill_speed_is_prompt_tokens_per_second() -> None:
 def test_decode_speed_counts_every_lane(batch: int) -> None:
     [result] = measured(lambda: FakeServer(decode=0.1), (MicroPoint(16, 32, batch),))
     assert result.median == pytest.approx(10 * batch, rel=0.02)
+
+
+async def requests_of(point: MicroPoint, repeat: int) -> list[GenerationRequest]:
+    server = FakeServer()
+    await measure((point,), server.stream, range(40), repeat, lambda record: None)
+    return [request for _, request in server.started]
+
+
+@pytest.mark.parametrize("point", [MicroPoint(64, 1, 1), MicroPoint(16, 8, 2)])
+def test_reading_and_shallow_writing_reuse_nothing(point: MicroPoint) -> None:
+    assert {request.cache for request in run(requests_of(point, 2))} == {CacheUse.DISABLED}
+
+
+def test_a_deep_prompt_is_the_same_in_every_repetition_and_may_be_reused() -> None:
+    requests = run(requests_of(MicroPoint(100, 8, 2), 2))
+    assert {request.cache for request in requests} == {CacheUse.READ_WRITE}
+    prompts = [prompt_of(request) for request in requests]
+    assert [len(prompt) for prompt in prompts] == [100] * 6
+    assert prompts[:2] == prompts[2:4] == prompts[4:]
+    assert prompts[0] != prompts[1]
+
+
+def test_long_prompts_are_warmed_up_by_their_beginning() -> None:
+    requests = run(requests_of(MicroPoint(3000, 1, 1), 1))
+    assert [len(prompt_of(request)) for request in requests] == [1024, 3000]
+
+
+def prompt_of(request: GenerationRequest) -> tuple[int, ...]:
+    assert isinstance(request.prompt, TokenPrompt)
+    return request.prompt.token_ids
+
+
+def test_every_repetition_has_its_rate() -> None:
+    result = MicroResult(MicroPoint(8, 1, 1), (3.0, 1.0, 2.0))
+    assert (result.median, result.slowest, result.fastest) == (2.0, 1.0, 3.0)
 
 
 def record(*times: float) -> RequestRecord:
@@ -73,3 +107,4 @@ def test_points_have_the_fields_usual_names() -> None:
     ]
     assert chosen_points(100, None, 1) == (MicroPoint(100, 1, 1),)
     assert [point.name for point in chosen_points(100, 20, 4)] == ["pp100", "tg20 B=4"]
+    assert [point.name for point in chosen_points(100, 20, 4, 500)] == ["pp100", "tg20 B=4 @ d500"]

@@ -93,6 +93,23 @@ def test_chosen_points_and_their_table(invoke: Invoke, model: Path, engine: Fake
     assert len(engine.requests) == 3 * (1 + 2)
 
 
+def test_writing_at_a_depth_has_room_to_keep_the_prompts(invoke: Invoke, model: Path, engine: FakeEngine) -> None:
+    result = invoke("bench", "-m", model, "--tg", "20", "--depth", "300", "--repeat", "1", "--json", "-")
+    assert result.exit_code == 0, result.stderr
+    [point] = json.loads(result.stdout)["results"]
+    assert (point["point"], point["prompt_tokens"]) == ("tg20 B=1 @ d300", 300)
+    assert len(point["tokens_per_second"]["all"]) == 1
+    options = options_of(engine)
+    assert (options.max_context, options.kv_capacity) == (320, 10)
+
+
+def test_a_depth_is_one_of_writing(invoke: Invoke, model: Path, engine: FakeEngine) -> None:
+    result = invoke("bench", "-m", model, "--pp", "20", "--depth", "300")
+    assert result.exit_code == 2
+    assert "--depth needs --tg" in result.stderr
+    assert engine.opened is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

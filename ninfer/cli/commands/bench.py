@@ -103,10 +103,16 @@ def bench(
     tg: Annotated[
         int | None, typer.Option("--tg", metavar="N", min=2, help="Measure writing N tokens.", show_default=False)
     ] = None,
+    depth: Annotated[
+        int,
+        typer.Option("--depth", metavar="N", min=0, help="With --tg: write after a prompt of N tokens."),
+    ] = 0,
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, help="Repetitions of every point.")] = 3,
 ) -> None:
     """Measure a model: replay a request trace, or time fixed points (tokens per second)."""
     points_asked = pp is not None or tg is not None
+    if depth and tg is None:
+        raise UsageMistake("--depth needs --tg")
     if (trace is not None) + micro + points_asked != 1:
         raise UsageMistake("give one of --trace FILE, --micro, or --pp N and/or --tg N")
     _check_outputs(report, trace is not None)
@@ -115,7 +121,7 @@ def bench(
         lanes_given = capacity.max_concurrency is not None
         _bench_trace(trace, choose_model(model.model_option), options, load, report, lanes_given)
     else:
-        points = _points(pp, tg, load.concurrency)
+        points = _points(pp, tg, load.concurrency, depth)
         _bench_points(points, choose_model(model.model_option), options, repeat, report)
 
 
@@ -219,12 +225,12 @@ def _trace_settings(path: Path, trace: Trace, load: TraceFlags, options: EngineO
     )
 
 
-def _points(pp: int | None, tg: int | None, batch: int | None) -> tuple[MicroPoint, ...]:
+def _points(pp: int | None, tg: int | None, batch: int | None, depth: int) -> tuple[MicroPoint, ...]:
     from ninfer.bench.micro import STANDARD_POINTS, chosen_points
 
     if batch is not None and (batch > LARGEST_BATCH or tg is None):
         raise UsageMistake(f"--concurrency {batch}: without --trace it needs --tg and is at most {LARGEST_BATCH}")
-    return STANDARD_POINTS if pp is None and tg is None else chosen_points(pp, tg, batch or 1)
+    return STANDARD_POINTS if pp is None and tg is None else chosen_points(pp, tg, batch or 1, depth)
 
 
 def _bench_points(
@@ -263,15 +269,19 @@ def _bench_points(
 
 
 def _sized_for(points: Sequence[MicroPoint], options: EngineOptions) -> EngineOptions:
-    """Lanes, context and KV pages that let every point run with its whole batch, unless the user chose them."""
+    """Lanes, context and KV pages that let every point run with its whole batch, unless the user chose them.
+
+    Prompts that are kept for the repetitions take their pages beside those of the answers.
+    """
     lanes = max(options.max_concurrency, max(point.batch for point in points))
     context = options.max_context or max(point.context for point in points)
-    pages = options.kv_capacity or lanes * -(-context // PAGE_TOKENS)
+    kept = 2 if any(point.is_deep for point in points) else 1
+    pages = options.kv_capacity or kept * lanes * -(-context // PAGE_TOKENS)
     return replace(options, max_concurrency=lanes, max_context=context, kv_capacity=pages)
 
 
 def _point_json(result: MicroResult) -> dict[str, object]:
-    rates = {"median": result.median, "slowest": result.slowest, "fastest": result.fastest}
+    rates = {"median": result.median, "slowest": result.slowest, "fastest": result.fastest, "all": result.rates}
     return {"point": result.point.name, **asdict(result.point), "tokens_per_second": rates}
 
 
