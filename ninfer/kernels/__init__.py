@@ -17,6 +17,7 @@ What every op keeps:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 
 from ninfer.kernels.argmax import argmax
@@ -31,6 +32,7 @@ from ninfer.kernels.linear import linear
 from ninfer.kernels.log_softmax_gather import log_softmax_gather, top_logprobs
 from ninfer.kernels.mlp import gate_up_swiglu, swiglu
 from ninfer.kernels.moe import moe_experts, moe_route, moe_shared_add
+from ninfer.kernels.native import BODIES
 from ninfer.kernels.paged_attention import paged_attention
 from ninfer.kernels.qk_norm_rope import qk_norm_rope
 from ninfer.kernels.rmsnorm import rmsnorm
@@ -63,6 +65,13 @@ CATALOGUE: Mapping[str, str] = MappingProxyType(
 )
 """Op name -> the module that holds its contract, `oracle`, `cases` and `plan`."""
 
+
+def has_compiled_routes() -> bool:
+    """True if every op has a compiled route, so that a whole forward pass can be recorded."""
+    routes = (import_module(module).IMPLEMENTATIONS[op] for op, module in CATALOGUE.items())
+    return all(not set(BODIES).isdisjoint(implementations) for implementations in routes)
+
+
 __all__ = [
     "CATALOGUE",
     "argmax",
@@ -74,6 +83,7 @@ __all__ = [
     "gdn",
     "gdn_fold",
     "gdn_gates",
+    "has_compiled_routes",
     "kv_append",
     "linear",
     "log_softmax_gather",

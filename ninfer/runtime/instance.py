@@ -15,6 +15,7 @@ import torch
 
 from ninfer.artifact.reader import ArtifactReader
 from ninfer.frontend import Frontend
+from ninfer.kernels import has_compiled_routes, native
 from ninfer.kernels.kv_cache import KvCodec
 from ninfer.kernels.sampling import allow_only
 from ninfer.models.qwen3_5.binding import Binder, read_config
@@ -37,7 +38,10 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ModelInstance:
-    """One resident model: read-only weights and resources. Holds no request state."""
+    """One resident model: read-only weights and resources. Holds no request state.
+
+    `compiled` says that every op has its compiled kernels here.
+    """
 
     path: Path
     name: str
@@ -47,6 +51,7 @@ class ModelInstance:
     parameters: int
     weight_bytes: int
     load_seconds: float
+    compiled: bool
 
     @staticmethod
     def open(path: str | os.PathLike[str], progress: Progress | None = None) -> ModelInstance:
@@ -62,6 +67,7 @@ class ModelInstance:
             config = read_config(reader.directory, where)
             binder = Binder(reader, where)
             binder.check(config, ("text",))
+            compiled = native.prepare(lambda done, total: report("compiling", done, total)) and has_compiled_routes()
             model = build_text_model(config.text, binder, lambda done, total: report("loading", done, total))
             resources = {role: reader.resource(role) for role in RESOURCE_ROLES["text"]}
             return ModelInstance(
@@ -73,6 +79,7 @@ class ModelInstance:
                 parameters=binder.parameter_count(config, ("text",)),
                 weight_bytes=sum(stored.bytes for stored in reader.directory.objects),
                 load_seconds=time.monotonic() - started,
+                compiled=compiled,
             )
 
     def program(self, options: SettledOptions) -> Program:
@@ -81,7 +88,9 @@ class ModelInstance:
         codec = KvCodec(options.kv_dtype.value)
         state = allocate_state(self.config.text, codec, limits.kv_pages, image_slots(limits))
         transfers = Transfers(state, limits.host_images, limits.host_kv_bytes)
-        return Program(Executor(self.model, state, self._selectable()), transfers, limits)
+        pages = pages_for(limits.max_context)
+        executor = Executor(self.model, state, self._selectable(), pages, self.compiled)
+        return Program(executor, transfers, limits)
 
     def window_scorer(self, options: SettledOptions, context: int) -> WindowScorer:
         """The physical side of scoring windows of up to `context` tokens."""
@@ -92,8 +101,7 @@ class ModelInstance:
     def _selectable(self) -> torch.Tensor:
         """The bitset of tokens that may ever be chosen."""
         vocab = self.config.text.vocab_size
-        banned = set(self.frontend.unselectable_token_ids())
-        return allow_only((token for token in range(vocab) if token not in banned), vocab)
+        return allow_only(set(range(vocab)).difference(self.frontend.unselectable_token_ids()), vocab)
 
 
 def _silent(phase: str, done: int, total: int) -> None:

@@ -17,9 +17,10 @@ from ninfer.runtime.program.host_arena import Extent
 from ninfer.runtime.program.program import Program
 from ninfer.runtime.program.sequence import ZERO_IMAGE
 from ninfer.runtime.program.sequence import Sequence as Active
+from ninfer.runtime.program.spans import Span
 from ninfer.runtime.program.stores import Stores, image_slots
 from ninfer.runtime.program.transfers import Transfers
-from ninfer.runtime.program.units import Executor, Span
+from ninfer.runtime.program.units import Executor
 
 PAGE = 64
 PAGE_BYTES = 10

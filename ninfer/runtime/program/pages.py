@@ -222,9 +222,9 @@ class AddressSpace:
         assert device is not None, "an active sequence's pages are on the device"
         return device * PAGE_TOKENS + position % PAGE_TOKENS
 
-    def table(self) -> list[int]:
-        """Device page ids in order of position."""
-        return [-1 if page.device is None else page.device for page in self.pages]
+    def table(self, begin: int = 0) -> list[int]:
+        """Device page ids in order of position, from page `begin` on."""
+        return [-1 if page.device is None else page.device for page in self.pages[begin:]]
 
     def advance(self, frontier: int) -> None:
         """Commit every column below `frontier`."""

@@ -30,6 +30,7 @@ from ninfer.runtime.core.program import (
 )
 from ninfer.runtime.program.admission import Admission
 from ninfer.runtime.program.sequence import ZERO_IMAGE, Sequence
+from ninfer.runtime.program.spans import Span
 from ninfer.runtime.program.stores import Stores
 from ninfer.runtime.program.transactions import (
     CapturePlan,
@@ -41,7 +42,7 @@ from ninfer.runtime.program.transactions import (
 )
 from ninfer.runtime.program.transfers import Transfers
 from ninfer.runtime.program.transitions import Transitions
-from ninfer.runtime.program.units import Executor, PendingUnit, ProvisionalRow, Span
+from ninfer.runtime.program.units import Executor, PendingUnit, ProvisionalRow
 from ninfer.types import PreparedPrompt
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from ninfer.models.qwen3_5.state import ModelState
 from ninfer.models.qwen3_5.text import TextModel
 from ninfer.runtime.program.pages import AddressSpace, PageStore
 from ninfer.runtime.program.sequence import ZERO_IMAGE
-from ninfer.runtime.program.units import Span, build_batch
+from ninfer.runtime.program.spans import Span, build_batch
 
 IMAGES = 2
 """A chunk reads one image and writes the other."""

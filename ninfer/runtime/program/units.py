@@ -4,36 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
 from ninfer.kernels import log_softmax_gather, sample, top_logprobs
 from ninfer.kernels.arena import Arena
 from ninfer.kernels.sampling import SamplingBatch
-from ninfer.kernels.segments import Segments
-from ninfer.kernels.slots import StateSlots
-from ninfer.models.qwen3_5.batch import Batch
 from ninfer.models.qwen3_5.state import ModelState
 from ninfer.models.qwen3_5.text import TextModel
 from ninfer.runtime.core.program import PendingRow, SequenceHandle, UnitFault
-from ninfer.runtime.program.pages import AddressSpace
+from ninfer.runtime.program.rounds import DecodeRound
 from ninfer.runtime.program.sequence import Sequence
+from ninfer.runtime.program.spans import Span, build_batch
 from ninfer.types import TokenLogprob
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Tokens that one sequence consumes in a unit, from its frontier on, and the image slots read and written."""
-
-    space: AddressSpace
-    tokens: tuple[int, ...]
-    source: int
-    target: int
-
-    @property
-    def end(self) -> int:
-        """The sequence's frontier after the unit."""
-        return self.space.frontier + len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +43,56 @@ class PendingUnit:
 class Executor:
     """Runs units on the model. Owns no state of any sequence."""
 
-    def __init__(self, model: TextModel, state: ModelState, mask: torch.Tensor) -> None:
-        """`mask` (a bitset over the vocabulary) allows the tokens that may ever be chosen."""
+    def __init__(self, model: TextModel, state: ModelState, mask: torch.Tensor, pages: int, recorded: bool) -> None:
+        """Run `model` on `state`.
+
+        Args:
+            mask: a bitset over the vocabulary that allows the tokens that may ever be chosen.
+            pages: the most pages that a sequence can have.
+            recorded: run decode rounds from tapes; every op must have its compiled kernels.
+        """
         self._model = model
         self._state = state
         self._mask = mask
+        self._pages = pages
+        self._recorded = recorded
+        self._rounds: dict[int, DecodeRound] = {}
         self._arena = Arena()
 
     def consume(self, span: Span) -> None:
         """Prefill: advance the span's state, choose nothing."""
+        _grow((span,))
         with self._arena.scope():
             self._forward((span,))
 
     def choose(self, sequences: Seq[Sequence], spans: Seq[Span]) -> tuple[PendingRow, ...]:
         """Advance the spans and choose one next token for each sequence."""
+        _grow(spans)
         with self._arena.scope():
-            hidden = self._forward(spans)
-            last = torch.tensor([offset - 1 for offset in _offsets(spans)[1:]])
-            rows = torch.index_select(hidden, 0, last, out=self._arena.take(len(spans), hidden.shape[1]))
-            logits = self._arena.take(len(spans), self._model.vocab_size)
-            self._model.logits(rows, self._arena, logits)
+            logits = self._logits(spans)
             tokens = self._sample(logits, sequences, spans)
             return tuple(
                 PendingRow(sequence.handle, (token,), self._logprobs(logits[i : i + 1], token, sequence))
                 for i, (sequence, token) in enumerate(zip(sequences, tokens, strict=True))
             )
 
+    def _logits(self, spans: Seq[Span]) -> torch.Tensor:
+        """Advance the spans: f32[B, V] after the last token of each."""
+        if self._recorded and all(len(span.tokens) == 1 for span in spans):
+            return self._round(len(spans)).run(spans)
+        hidden = self._forward(spans)
+        last = torch.tensor([*accumulate(len(span.tokens) for span in spans)]).sub_(1)
+        rows = torch.index_select(hidden, 0, last, out=self._arena.take(len(spans), hidden.shape[1]))
+        logits = self._arena.take(len(spans), self._model.vocab_size)
+        self._model.logits(rows, self._arena, logits)
+        return logits
+
+    def _round(self, rows: int) -> DecodeRound:
+        if rows not in self._rounds:
+            self._rounds[rows] = DecodeRound(self._model, self._state, rows, self._pages)
+        return self._rounds[rows]
+
     def _forward(self, spans: Seq[Span]) -> torch.Tensor:
-        for span in spans:
-            span.space.grow(span.end)
         batch = build_batch(spans)
         hidden = self._arena.take(batch.segments.total, self._model.hidden_size)
         self._model.forward(batch, self._state, self._arena, hidden)
@@ -121,33 +126,9 @@ class Executor:
         return (TokenLogprob(token, float(value[0]), top),)
 
 
-def build_batch(spans: Seq[Span]) -> Batch:
-    """The model's view of some spans. Their address spaces have grown to each span's end."""
-    places = [(span.space, p) for span in spans for p in range(span.space.frontier, span.end)]
-    positions = torch.tensor([position for _, position in places], dtype=torch.int32)
-    return Batch(
-        token_ids=torch.tensor([token for span in spans for token in span.tokens]),
-        positions=positions.expand(3, -1).contiguous(),
-        segments=Segments(
-            counts=tuple(len(span.tokens) for span in spans), starts=tuple(span.space.frontier for span in spans)
-        ),
-        tables=_tables(spans),
-        slots=torch.tensor([space.slot(position) for space, position in places]),
-        states=StateSlots(tuple(span.source for span in spans), tuple(span.target for span in spans)),
-    )
-
-
-def _tables(spans: Seq[Span]) -> torch.Tensor:
-    rows = [span.space.table() for span in spans]
-    width = max(len(row) for row in rows)
-    return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=torch.int32)
-
-
-def _offsets(spans: Seq[Span]) -> list[int]:
-    offsets = [0]
+def _grow(spans: Seq[Span]) -> None:
     for span in spans:
-        offsets.append(offsets[-1] + len(span.tokens))
-    return offsets
+        span.space.grow(span.end)
 
 
 def _fault(faults: list[tuple[SequenceHandle, ValueError]]) -> UnitFault:

@@ -15,7 +15,7 @@ from ninfer.models.qwen3_5.state import ModelState, allocate_state
 from ninfer.runtime.instance import ModelInstance
 from ninfer.runtime.program.pages import AddressSpace, PagePool, PageStore
 from ninfer.runtime.program.sequence import ZERO_IMAGE
-from ninfer.runtime.program.units import Span, build_batch
+from ninfer.runtime.program.spans import Span, build_batch
 
 PAGES, IMAGES, TOKENS = 64, 24, 133
 

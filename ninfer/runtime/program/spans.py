@@ -1,0 +1,50 @@
+"""Spans: what sequences consume in one unit, and the model's view of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ninfer.kernels.segments import Segments
+from ninfer.kernels.slots import StateSlots
+from ninfer.models.qwen3_5.batch import Batch
+from ninfer.runtime.program.pages import AddressSpace
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens that one sequence consumes in a unit, from its frontier on, and the image slots read and written."""
+
+    space: AddressSpace
+    tokens: tuple[int, ...]
+    source: int
+    target: int
+
+    @property
+    def end(self) -> int:
+        """The sequence's frontier after the unit."""
+        return self.space.frontier + len(self.tokens)
+
+
+def build_batch(spans: Sequence[Span]) -> Batch:
+    """The model's view of some spans. Their address spaces have grown to each span's end."""
+    places = [(span.space, p) for span in spans for p in range(span.space.frontier, span.end)]
+    positions = torch.tensor([position for _, position in places], dtype=torch.int32)
+    return Batch(
+        token_ids=torch.tensor([token for span in spans for token in span.tokens]),
+        positions=positions.expand(3, -1).contiguous(),
+        segments=Segments(
+            counts=tuple(len(span.tokens) for span in spans), starts=tuple(span.space.frontier for span in spans)
+        ),
+        tables=_tables(spans),
+        slots=torch.tensor([space.slot(position) for space, position in places]),
+        states=StateSlots(tuple(span.source for span in spans), tuple(span.target for span in spans)),
+    )
+
+
+def _tables(spans: Sequence[Span]) -> torch.Tensor:
+    rows = [span.space.table() for span in spans]
+    width = max(len(row) for row in rows)
+    return torch.tensor([row + [0] * (width - len(row)) for row in rows], dtype=torch.int32)
