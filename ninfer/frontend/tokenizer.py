@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import tokenizers
@@ -87,12 +88,11 @@ class Tokenizer:
         self._model = _without_added_tokens(full)
         self._ids_by_text = {token.text: token.token_id for token in self.added.values()}
         self._pattern = _any_of(self._ids_by_text)
-        known = sorted(self._known_ids())
-        if known[-1] >= vocab_size:
-            raise ConfigError(
-                f"{TOKENIZER}: token id {known[-1]} is beyond the model's vocabulary of {vocab_size} rows"
-            )
-        self.addressable = known[-1] + 1
+        known = self._known_ids()
+        last = max(known, default=-1)
+        if last >= vocab_size:
+            raise ConfigError(f"{TOKENIZER}: token id {last} is beyond the model's vocabulary of {vocab_size} rows")
+        self.addressable = last + 1
         self.eos_ids = self._eos_ids(json_object(resources, GENERATION_CONFIG))
         self.unselectable = self._unselectable(known)
 
@@ -162,12 +162,11 @@ class Tokenizer:
         )
 
     def _known_ids(self) -> set[int]:
-        # The BPE ids may have holes, so the size of the vocabulary bounds nothing: ask row by row up to the last one.
+        # The BPE ids may have holes, so the size of the vocabulary bounds nothing. Asking for every id up to it costs
+        # half of listing the vocabulary; an id without a token, or with an empty one, decides for the list.
         size = self._model.get_vocab_size()
-        dense = {token_id for token_id in range(size) if self._model.id_to_token(token_id) is not None}
-        if len(dense) < size:
-            dense = set(self._model.get_vocab().values())
-        return dense | set(self.added)
+        dense = all(map(self._model.id_to_token, range(size)))
+        return {*(range(size) if dense else self._model.get_vocab().values()), *self.added}
 
     def _eos_ids(self, generation: Mapping[str, object]) -> frozenset[int]:
         declared = generation.get("eos_token_id")
@@ -178,7 +177,7 @@ class Tokenizer:
         named = self._ids_by_text.get(self.special_texts.get("eos_token", ""))
         return frozenset(ids) | (frozenset() if named is None else frozenset({named}))
 
-    def _unselectable(self, known: Sequence[int]) -> tuple[int, ...]:
+    def _unselectable(self, known: AbstractSet[int]) -> tuple[int, ...]:
         """Ids in [0, vocab_size) that must never be sampled, ascending.
 
         Rows without a token (holes and padding), and the media tokens: their rows stand for pixels or sound and mean
@@ -187,8 +186,8 @@ class Tokenizer:
         """
         names = [self.special_texts.get(name, "") for name in _MEDIA_NAMES]
         media = {self._ids_by_text.get(text) for text in (*_MEDIA_TEXTS, *names)} - self.eos_ids
-        rows = frozenset(range(self.vocab_size))
-        return tuple(sorted((rows - frozenset(known)) | (rows & media)))
+        rows = set(range(self.vocab_size))
+        return tuple(sorted((rows - known) | (rows & media)))
 
 
 def _load(data: bytes) -> tokenizers.Tokenizer:

@@ -19,11 +19,12 @@ def allow_only(ids: Iterable[int], vocab: int) -> torch.Tensor:
     Raises:
         ValueError: an id is outside [0, vocab).
     """
+    chosen = np.fromiter(ids, np.int64)
+    outside = chosen[(chosen < 0) | (chosen >= vocab)]
+    if outside.size:
+        raise ValueError(f"mask: token id {outside[0]} is outside [0, {vocab})")
     bits = np.zeros(mask_words(vocab) * 32, dtype=np.uint8)
-    for token in ids:
-        if not 0 <= token < vocab:
-            raise ValueError(f"mask: token id {token} is outside [0, {vocab})")
-        bits[token] = 1
+    bits[chosen] = 1
     return torch.from_numpy(np.packbits(bits, bitorder="little").view("<i4").astype(np.int32))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ninfer.kernels.kv_cache.codec import KvCodec, RowFormat, decode, row_layout
+from ninfer.kernels.memory import lazy_zeros
 
 PAGE_TOKENS = 64
 """Tokens per page; a token at position p of its sequence is column p % 64 of the sequence's page p // 64."""
@@ -118,5 +119,5 @@ def make_kv_pool(codec: KvCodec, pages: int, kv_heads: int, head_dim: int) -> Kv
 
 def _plane(row_format: RowFormat, rows: tuple[int, int, int], head_dim: int) -> Plane:
     layout = row_layout(row_format, head_dim)
-    codes = torch.zeros((*rows, layout.codes), dtype=layout.code_dtype)
-    return Plane(row_format, codes, torch.zeros((*rows, layout.scales), dtype=layout.scale_dtype))
+    codes = lazy_zeros(*rows, layout.codes, dtype=layout.code_dtype)
+    return Plane(row_format, codes, lazy_zeros(*rows, layout.scales, dtype=layout.scale_dtype))

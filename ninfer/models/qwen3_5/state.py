@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ninfer.kernels.kv_cache import KvCodec, KvPool, make_kv_pool
+from ninfer.kernels.memory import lazy_zeros
 from ninfer.models.qwen3_5.config import LayerType, TextConfig
 
 
@@ -59,6 +60,6 @@ def _images(config: TextConfig, images: int) -> GdnImages:
     c = config.gdn
     assert c is not None
     return GdnImages(
-        state=torch.zeros(images, c.value_heads, c.value_dim, c.key_dim),
-        history=torch.zeros(images, c.conv_taps - 1, c.conv_width),
+        state=lazy_zeros(images, c.value_heads, c.value_dim, c.key_dim),
+        history=lazy_zeros(images, c.conv_taps - 1, c.conv_width),
     )
