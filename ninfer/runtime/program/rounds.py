@@ -36,9 +36,9 @@ class DecodeRound:
         self._states = self._batch.states.data.numpy()
         self._hidden = torch.empty(rows, model.hidden_size)
         self._logits = torch.empty(rows, model.vocab_size)
-        arena = Arena()
-        self._record(model, state, arena)  # only to learn how much memory a round needs
-        self._tape = self._record(model, state, arena)
+        self._arena = Arena()
+        self._record(model, state)  # only to learn how much memory a round needs
+        self._tape = self._record(model, state)
 
     def run(self, spans: Sequence[Span]) -> torch.Tensor:
         """Advance each span by its one token; f32[B, V], valid until the next run. The address spaces have grown."""
@@ -54,10 +54,10 @@ class DecodeRound:
         self._tape.run()
         return self._logits
 
-    def _record(self, model: TextModel, state: ModelState, arena: Arena) -> Tape:
-        with record() as tape, arena.scope():
-            model.forward(self._batch, state, arena, self._hidden)
-            model.logits(self._hidden, arena, self._logits)
+    def _record(self, model: TextModel, state: ModelState) -> Tape:
+        with record() as tape, self._arena.scope():
+            model.forward(self._batch, state, self._arena, self._hidden)
+            model.logits(self._hidden, self._arena, self._logits)
         return tape
 
 
