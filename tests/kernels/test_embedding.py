@@ -10,12 +10,11 @@ from ninfer.artifact import codec
 from ninfer.artifact.formats import Format
 from ninfer.errors import ArtifactError, ConfigError
 from ninfer.kernels import embedding, linear
-from ninfer.kernels.embedding import IMPLEMENTATIONS, cases, oracle
-from ninfer.kernels.embedding.plan import plan
-from ninfer.kernels.routes import DeviceKind, Problem
+from ninfer.kernels.embedding import IMPLEMENTATIONS, cases, compiled_cpu, oracle
+from ninfer.kernels.native import body_for, record
 from ninfer.kernels.tolerances import EXACT
 from ninfer.kernels.weights import WeightView, prepare_dense, prepare_linear, prepare_table
-from tests.kernels.harness import Trial, conform, poisoned, same_bits
+from tests.kernels.harness import Trial, conform, poisoned, routes_here, same_bits
 from tests.kernels.weight_samples import view
 
 FORMATS = [fmt for fmt in Format if fmt is not Format.INT32]
@@ -38,7 +37,7 @@ def test_every_route_matches_the_oracle(case: cases.Case) -> None:
         {"out": oracle.embedding(ids.numpy(), stored.data.numpy(), case.format, stored.shape, case.begin)},
         {"out": EXACT},
     )
-    conform(trial, plan(Problem(DeviceKind.CPU)))
+    conform(trial, routes_here(IMPLEMENTATIONS["embedding"], compiled_cpu.SOURCE))
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -67,6 +66,18 @@ def test_a_row_has_its_own_bits_wherever_it_is_looked_up() -> None:
         alone = poisoned(1, 130)
         embedding(ids[position : position + 1].clone(), table, alone)
         assert same_bits(together[position : position + 1], alone)
+
+
+@pytest.mark.skipif(body_for(compiled_cpu.SOURCE) is None, reason="no C++ compiler")
+def test_a_tape_looks_up_the_ids_that_it_finds() -> None:
+    table, out = prepare_table(view(Format.Q4, (50, 130))), poisoned(3, 130)
+    ids, wanted = torch.zeros(3, dtype=torch.int64), poisoned(3, 130)
+    with record() as tape:
+        embedding(ids, table, out)
+    ids.copy_(torch.tensor([7, 49, 7]))
+    tape.run()
+    embedding(ids, table, wanted)
+    assert same_bits(out, wanted)
 
 
 def test_reads_mapped_memory_without_touching_it() -> None:

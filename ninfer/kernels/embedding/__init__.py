@@ -5,7 +5,8 @@ Shapes: token_ids [T]; W [V, H], see `weights.prepare_table`; out [T, H].
 Dtypes: token_ids int64; out fp32; W any format of the artifact but int32.
 Domain: 0 <= token_ids < V; any T >= 0.
 Effects: writes out.
-Workspace: the stored bytes of the T rows, and their codes.
+Workspace: the compiled routes need none, and read the ids when they run, so that a tape may look up new ones; the
+    torch route gathers the stored bytes of the T rows, and their codes.
 Numeric criterion: exact: the represented values, rounded to fp32 as the format says.
 """
 
@@ -18,15 +19,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from ninfer.kernels.checks import check
-from ninfer.kernels.embedding import torch_cpu
+from ninfer.kernels.embedding import compiled_cpu, torch_cpu
 from ninfer.kernels.embedding.plan import plan
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 
 if TYPE_CHECKING:
     from ninfer.kernels.weights import TableWeight
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"embedding": MappingProxyType({Route.CPU_TORCH: torch_cpu.embedding})}
+    {"embedding": MappingProxyType(compiled_routes(compiled_cpu.embedding) | {Route.CPU_TORCH: torch_cpu.embedding})}
 )
 
 
@@ -44,5 +46,5 @@ def embedding(token_ids: torch.Tensor, table: TableWeight, out: torch.Tensor) ->
     low, high = torch.aminmax(token_ids)
     if int(low) < 0 or int(high) >= table.rows:
         raise ValueError(f"embedding: token ids must lie in [0, {table.rows}), got {int(low)} to {int(high)}")
-    route = plan(Problem(device_kind(out)))[0]
+    route = plan(Problem(device_kind(out), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["embedding"][route](token_ids, table, out)
