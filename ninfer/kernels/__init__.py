@@ -28,7 +28,7 @@ from ninfer.kernels.gated_sigmoid import gated_sigmoid
 from ninfer.kernels.gdn import gdn, gdn_fold
 from ninfer.kernels.gdn_gates import gdn_gates
 from ninfer.kernels.kv_cache import kv_append
-from ninfer.kernels.linear import linear
+from ninfer.kernels.linear import linear, projections
 from ninfer.kernels.log_softmax_gather import log_softmax_gather, top_logprobs
 from ninfer.kernels.mlp import gate_up_swiglu, swiglu
 from ninfer.kernels.moe import moe_experts, moe_route, moe_shared_add
@@ -56,6 +56,7 @@ CATALOGUE: Mapping[str, str] = MappingProxyType(
         "moe_route": "ninfer.kernels.moe",
         "moe_shared_add": "ninfer.kernels.moe",
         "paged_attention": "ninfer.kernels.paged_attention",
+        "projections": "ninfer.kernels.linear",
         "qk_norm_rope": "ninfer.kernels.qk_norm_rope",
         "rmsnorm": "ninfer.kernels.rmsnorm",
         "sample": "ninfer.kernels.sampling",
@@ -91,6 +92,7 @@ __all__ = [
     "moe_route",
     "moe_shared_add",
     "paged_attention",
+    "projections",
     "qk_norm_rope",
     "rmsnorm",
     "sample",

@@ -13,13 +13,15 @@ from ninfer.artifact import codec
 from ninfer.artifact.formats import Format
 from ninfer.artifact.layouts import Geometry, PlaneName, geometry
 from ninfer.errors import ConfigError
-from ninfer.kernels.linear import onednn_cpu, torch_cpu
+from ninfer.kernels.linear import compiled_cpu, onednn_cpu, torch_cpu
 from ninfer.kernels.linear.hadamard import BLOCK as HADAMARD_BLOCK
-from ninfer.kernels.linear.plan import Problem, plan
+from ninfer.kernels.linear.plan import Plan, Problem, plan
+from ninfer.kernels.native import body_for
 from ninfer.kernels.routes import DeviceKind, Route
 
 _DECODE_ROWS = 4096  # bounds the copy that decoding holds beside the result
-_PREPARE: Mapping[Route, Callable[[torch.Tensor], torch.Tensor | onednn_cpu.PackedMatrix]] = MappingProxyType(
+_Matrix = compiled_cpu.StoredMatrix | onednn_cpu.PackedMatrix | torch.Tensor
+_PREPARE_DENSE: Mapping[Route, Callable[[torch.Tensor], _Matrix]] = MappingProxyType(
     {Route.CPU_TORCH: torch_cpu.prepare, Route.CPU_ONEDNN: onednn_cpu.prepare}
 )
 
@@ -73,6 +75,8 @@ class LinearWeight:
 
     Attributes:
         formats: the stored formats of its parts, in order.
+        nbytes: what one product reads: stored bytes in compiled routes, else the dense values (packed forms differ by
+            less than a block of rows).
         signs: f32[columns] of +1 and -1 when the input is Hadamard-rotated first.
         matrix: what the route's `prepare` made; opaque to everyone else.
         allow_a8: whether a route may quantise the input to 8 bits; a permission, never an obligation.
@@ -83,13 +87,9 @@ class LinearWeight:
     formats: tuple[Format, ...]
     signs: torch.Tensor | None
     route: Route
-    matrix: torch.Tensor | onednn_cpu.PackedMatrix
+    matrix: _Matrix
+    nbytes: int
     allow_a8: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held in memory (of the dense values; packed forms differ by less than a block of rows)."""
-        return self.rows * self.columns * 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +116,7 @@ class TableWeight:
 
 def linear_routes() -> tuple[Route, ...]:
     """The routes by which this machine can multiply by a prepared weight, best first."""
-    return plan(Problem(DeviceKind.CPU, onednn=onednn_cpu.available()))
+    return tuple(choice.route for choice in _plans(a8=False))
 
 
 def prepare_linear(
@@ -126,7 +126,7 @@ def prepare_linear(
     allow_a8: bool = False,
     route: Route | None = None,
 ) -> LinearWeight:
-    """Decode the rows of all parts, one after another, into one weight.
+    """Make the rows of all parts, one after another, one weight. Compiled routes read them as they are stored.
 
     Args:
         signs: f32[K] of +1 and -1 (the auxiliary `hadamard_signs`), or None.
@@ -146,14 +146,18 @@ def prepare_linear(
             raise ConfigError("linear cannot multiply by an int32 weight; store it as bf16, fp32 or quantised")
     if signs is not None:
         _check_signs(signs, columns)
-    chosen = linear_routes()[0] if route is None else route
+    formats = tuple(part.format for part in parts)
+    chosen = _choose(formats, allow_a8, route)
+    matrix = _PREPARE_DENSE[chosen.route](_dense(parts)) if chosen.dense else compiled_cpu.prepare(parts, chosen.a8)
+    rows = sum(part.rows for part in parts)
     return LinearWeight(
-        rows=sum(part.rows for part in parts),
+        rows=rows,
         columns=columns,
-        formats=tuple(part.format for part in parts),
+        formats=formats,
         signs=signs,
-        route=chosen,
-        matrix=_PREPARE[chosen](_dense(parts)),
+        route=chosen.route,
+        matrix=matrix,
+        nbytes=matrix.nbytes if isinstance(matrix, compiled_cpu.StoredMatrix) else rows * columns * 4,
         allow_a8=allow_a8,
     )
 
@@ -188,6 +192,18 @@ def prepare_dense(data: torch.Tensor, fmt: Format, shape: tuple[int, ...]) -> to
     if not fmt.is_direct:
         raise ConfigError(f"a parameter used as it is cannot be stored as {fmt.value}; store it as bf16 or fp32")
     return torch.from_numpy(np.array(codec.decode(data.numpy(), fmt, shape)))
+
+
+def _choose(formats: Sequence[Format], allow_a8: bool, route: Route | None) -> Plan:
+    a8 = allow_a8 and compiled_cpu.A8_FORMATS.issuperset(formats)
+    if route is None:
+        return _plans(a8)[0]
+    return Plan(route, a8 and not Plan(route).dense)
+
+
+def _plans(a8: bool) -> tuple[Plan, ...]:
+    body = body_for(compiled_cpu.A8_SOURCE if a8 else compiled_cpu.A16_SOURCE)
+    return plan(Problem(DeviceKind.CPU, body, onednn_cpu.available(), a8))
 
 
 def _dense(parts: Sequence[WeightView]) -> torch.Tensor:

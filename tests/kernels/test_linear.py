@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from ninfer.artifact.formats import Format
 from ninfer.errors import ConfigError
 from ninfer.kernels import linear
-from ninfer.kernels.linear import cases, onednn_cpu, oracle
+from ninfer.kernels.linear import IMPLEMENTATIONS, cases, compiled_cpu, onednn_cpu, oracle
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import MATMUL
-from ninfer.kernels.weights import LinearWeight, WeightView, linear_routes, prepare_linear
-from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, same_bits
+from ninfer.kernels.weights import LinearWeight, WeightView, prepare_linear
+from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, routes_here, same_bits
 from tests.kernels.weight_samples import fp32_view, normal, view
 
-ROUTES = linear_routes()
+ROUTES = routes_here(IMPLEMENTATIONS["linear"], compiled_cpu.A16_SOURCE)
 SHAPES = [(64, 1), (64, 2), (65, 5), (127, 17), (256, 768), (1, 3), (1000, 257), (1024, 33), (3584, 31), (5120, 9)]
 
 
@@ -177,18 +177,20 @@ def test_only_heights_with_equal_bits_are_used(
     assert matrix.heights == kept
     multiply.heights.clear()
     x, out = normal(37, 96), poisoned(37, 48)
-    onednn_cpu.linear(x, matrix, out, None)
+    onednn_cpu.multiply(x, matrix, out, None)
     assert set(multiply.heights) <= set(kept)
     for row in range(37):
         alone = poisoned(1, 48)
-        onednn_cpu.linear(x[row : row + 1], matrix, alone, None)
+        onednn_cpu.multiply(x[row : row + 1], matrix, alone, None)
         assert same_bits(out[row : row + 1], alone)
 
 
 def test_weight_describes_itself() -> None:
     weight: LinearWeight = prepare_linear([view(Format.Q4, (20, 64), 4, 9), view(Format.BF16, (3, 64))])
     assert (weight.rows, weight.columns, weight.formats) == (8, 64, (Format.Q4, Format.BF16))
-    assert weight.nbytes == 8 * 64 * 4
+    assert weight.nbytes == 5 * (64 + 4) + 3 * 128
+    dense = prepare_linear([view(Format.BF16, (3, 64))], route=Route.CPU_TORCH)
+    assert dense.nbytes == 3 * 64 * 4
 
 
 @pytest.mark.parametrize(

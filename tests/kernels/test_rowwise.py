@@ -1,4 +1,4 @@
-"""rmsnorm, gated_sigmoid, swiglu and gate_up_swiglu against their oracles; rows that do not depend on the call."""
+"""rmsnorm and gated_sigmoid against their oracles; rows that do not depend on the call."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from ninfer.kernels import exact, gate_up_swiglu, gated_sigmoid, linear, rmsnorm, swiglu
+from ninfer.kernels import exact, gated_sigmoid, rmsnorm
 from ninfer.kernels.gated_sigmoid import IMPLEMENTATIONS as GATE_ROUTES
 from ninfer.kernels.gated_sigmoid import cases as gate_cases
+from ninfer.kernels.gated_sigmoid import compiled_cpu as gate_compiled
 from ninfer.kernels.gated_sigmoid import oracle as gate_oracle
-from ninfer.kernels.gated_sigmoid.plan import plan as gate_plan
-from ninfer.kernels.mlp import IMPLEMENTATIONS as MLP_ROUTES
-from ninfer.kernels.mlp import cases as mlp_cases
-from ninfer.kernels.mlp import oracle as mlp_oracle
-from ninfer.kernels.mlp.plan import plan as mlp_plan
 from ninfer.kernels.rmsnorm import IMPLEMENTATIONS as NORM_ROUTES
 from ninfer.kernels.rmsnorm import cases as norm_cases
 from ninfer.kernels.rmsnorm import compiled_cpu as norm_compiled
 from ninfer.kernels.rmsnorm import oracle as norm_oracle
 from ninfer.kernels.routes import DeviceKind, Problem
-from ninfer.kernels.tolerances import ELEMENTWISE, MATMUL_CHAIN, ROW_NORM
-from ninfer.kernels.weights import prepare_linear
+from ninfer.kernels.tolerances import ELEMENTWISE, ROW_NORM
 from tests.kernels.harness import ROW_COUNTS, Trial, assert_rows_independent, conform, poisoned, routes_here, same_bits
-from tests.kernels.weight_samples import fp32_view, fp32_weight, normal, represented
+from tests.kernels.weight_samples import normal
 
 CPU = Problem(DeviceKind.CPU)
 WIDTHS = [1, 2, 3, 7, 8, 9, 31, 64, 100, 257, 1024, 2048, 5121]
@@ -55,34 +50,7 @@ def test_gated_sigmoid_matches_the_oracle(case: gate_cases.Case) -> None:
         {"out": gate_oracle.gated_sigmoid(x.numpy(), gate.numpy())},
         {"out": ELEMENTWISE},
     )
-    conform(trial, gate_plan(CPU))
-
-
-@pytest.mark.parametrize("case", mlp_cases.CASES["swiglu"], ids=lambda case: case.name)
-def test_swiglu_matches_the_oracle(case: mlp_cases.Case) -> None:
-    gate_up, out = normal(case.rows, 2 * case.products, spread=3.0), poisoned(case.rows, case.products)
-    trial = Trial(
-        {"gate_up": gate_up},
-        {"out": out},
-        lambda route: MLP_ROUTES["swiglu"][route](gate_up, out),
-        {"out": mlp_oracle.swiglu(gate_up.numpy())},
-        {"out": ELEMENTWISE},
-    )
-    conform(trial, mlp_plan(CPU))
-
-
-@pytest.mark.parametrize("case", mlp_cases.CASES["gate_up_swiglu"], ids=lambda case: case.name)
-def test_gate_up_swiglu_matches_the_oracle(case: mlp_cases.Case) -> None:
-    stored = fp32_view(2 * case.products, case.columns, seed=1)
-    x, weight, out = normal(case.rows, case.columns), prepare_linear([stored]), poisoned(case.rows, case.products)
-    trial = Trial(
-        {"x": x, "weight": stored.data},
-        {"out": out},
-        lambda route: MLP_ROUTES["gate_up_swiglu"][route](x, weight, out),
-        {"out": mlp_oracle.gate_up_swiglu(x.numpy(), represented(stored))},
-        {"out": MATMUL_CHAIN},
-    )
-    conform(trial, mlp_plan(CPU))
+    conform(trial, routes_here(GATE_ROUTES["gated_sigmoid"], gate_compiled.SOURCE))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -109,34 +77,8 @@ def _assert_rows_have_their_own_bits(width: int, counts: Sequence[int]) -> None:
         gated_sigmoid(rows, gates, out)
         return (out,)
 
-    def product(rows: torch.Tensor, others: torch.Tensor) -> tuple[torch.Tensor]:
-        out = poisoned(*rows.shape)
-        swiglu(torch.cat((rows, others), dim=1), out)
-        return (out,)
-
     assert_rows_independent(norm, x, counts=counts)
     assert_rows_independent(gated, x, gate, counts=counts)
-    assert_rows_independent(product, x, gate, counts=counts)
-
-
-def test_gate_up_swiglu_rows_have_their_own_bits() -> None:
-    weight = fp32_weight(62, 100, seed=1)
-
-    def run(x: torch.Tensor) -> tuple[torch.Tensor]:
-        out = poisoned(len(x), 31)
-        gate_up_swiglu(x, weight, out)
-        return (out,)
-
-    assert_rows_independent(run, normal(9, 100))
-
-
-def test_gate_up_swiglu_is_linear_then_swiglu() -> None:
-    weight, x = fp32_weight(62, 100, seed=1), normal(11, 100)
-    fused, between, apart = poisoned(11, 31), poisoned(11, 62), poisoned(11, 31)
-    gate_up_swiglu(x, weight, fused)
-    linear(x, weight, between)
-    swiglu(between, apart)
-    assert same_bits(fused, apart)
 
 
 def test_outputs_may_replace_their_input() -> None:
@@ -193,7 +135,3 @@ def test_wrong_shapes_name_op_and_argument() -> None:
         rmsnorm(normal(2, 4), normal(3), 1e-6, True, poisoned(2, 4))
     with pytest.raises(ValueError, match="gated_sigmoid: gate must be"):
         gated_sigmoid(normal(2, 4), normal(2, 5), poisoned(2, 4))
-    with pytest.raises(ValueError, match="swiglu: gate_up must be"):
-        swiglu(normal(2, 7), poisoned(2, 4))
-    with pytest.raises(ValueError, match="as many up rows as gate rows"):
-        gate_up_swiglu(normal(2, 4), fp32_weight(3, 4, seed=1), poisoned(2, 1))

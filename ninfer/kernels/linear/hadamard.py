@@ -26,3 +26,8 @@ def rotate(x: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
         values = torch.stack((low + high, low - high), dim=2)
         span *= 2
     return values.view(rows, columns).mul_(BLOCK**-0.5)
+
+
+def rotated(x: torch.Tensor, signs: torch.Tensor | None) -> torch.Tensor:
+    """x itself without signs, else its rotation."""
+    return x if signs is None else rotate(x, signs)

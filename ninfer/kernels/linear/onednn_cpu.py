@@ -21,9 +21,16 @@ that a plain product repeats in every call, most of the cost of a product with f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+from ninfer.kernels.linear.hadamard import rotated
+
+if TYPE_CHECKING:
+    from ninfer.kernels.weights import LinearWeight
 
 HEIGHTS = (1, 4, 8, 16, 32)
 _PACKED_FOR_ROWS = 8
@@ -54,8 +61,20 @@ def prepare(dense: torch.Tensor) -> PackedMatrix:
     return PackedMatrix(packed, (1, *equal))
 
 
-def linear(x: torch.Tensor, matrix: PackedMatrix, out: torch.Tensor, residual: torch.Tensor | None) -> None:
-    """See the contract in the package's docstring; `matrix` comes from `prepare`."""
+def linear(x: torch.Tensor, w: LinearWeight, out: torch.Tensor, residual: torch.Tensor | None = None) -> None:
+    """See the contract in the package's docstring."""
+    assert isinstance(w.matrix, PackedMatrix), "the weight was prepared for another route"
+    multiply(rotated(x, w.signs), w.matrix, out, residual)
+
+
+def projections(x: torch.Tensor, weights: Sequence[LinearWeight], outs: Sequence[torch.Tensor]) -> None:
+    """See the contract in the package's docstring."""
+    for w, out in zip(weights, outs, strict=True):
+        linear(x, w, out)
+
+
+def multiply(x: torch.Tensor, matrix: PackedMatrix, out: torch.Tensor, residual: torch.Tensor | None) -> None:
+    """x times the transpose of what `prepare` packed, in tiles of proven heights."""
     tallest = matrix.heights[-1]
     if len(x) <= tallest:  # a decode batch: spare it the slices
         _tile(x, matrix, out, residual)

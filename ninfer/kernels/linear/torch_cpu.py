@@ -8,7 +8,15 @@ its own call, with its operands at the same alignment: equal by construction, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
+
+from ninfer.kernels.linear.hadamard import rotated
+
+if TYPE_CHECKING:
+    from ninfer.kernels.weights import LinearWeight
 
 
 def prepare(dense: torch.Tensor) -> torch.Tensor:
@@ -16,12 +24,20 @@ def prepare(dense: torch.Tensor) -> torch.Tensor:
     return dense
 
 
-def linear(x: torch.Tensor, matrix: torch.Tensor, out: torch.Tensor, residual: torch.Tensor | None) -> None:
-    """See the contract in the package's docstring; `matrix` comes from `prepare`."""
+def linear(x: torch.Tensor, w: LinearWeight, out: torch.Tensor, residual: torch.Tensor | None = None) -> None:
+    """See the contract in the package's docstring."""
+    matrix, rows = w.matrix, rotated(x, w.signs)
+    assert isinstance(matrix, torch.Tensor), "the weight was prepared for another route"
     vector, product = x.new_empty(matrix.shape[1]), x.new_empty(matrix.shape[0])
-    for row in range(len(x)):
-        torch.mv(matrix, vector.copy_(x[row]), out=product)
+    for row in range(len(rows)):
+        torch.mv(matrix, vector.copy_(rows[row]), out=product)
         if residual is None:
             out[row] = product
         else:
             torch.add(product, residual[row], out=out[row])
+
+
+def projections(x: torch.Tensor, weights: Sequence[LinearWeight], outs: Sequence[torch.Tensor]) -> None:
+    """See the contract in the package's docstring."""
+    for w, out in zip(weights, outs, strict=True):
+        linear(x, w, out)

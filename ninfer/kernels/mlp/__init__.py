@@ -6,9 +6,10 @@ Shapes: gate_up [T, 2I]; x [T, K]; W [2I, K]; out [T, I].
 Dtypes: all fp32; W as in `linear`.
 Domain: finite inputs; any T >= 0.
 Effects: writes out.
-Workspace: the torch route allocates [T, I], and [T, 2I] for gate_up_swiglu.
-Numeric criterion: tolerances.ELEMENTWISE for swiglu and MATMUL_CHAIN for gate_up_swiglu, which has exactly the bits of
-    linear followed by swiglu; a row's bits are its own.
+Workspace: the torch route allocates [T, I], and [T, 2I] for gate_up_swiglu. Compiled routes finish gate_up_swiglu in
+    the launch of its product, with the workspace of `linear`.
+Numeric criterion: tolerances.ELEMENTWISE for swiglu and MATMUL_CHAIN for gate_up_swiglu, which takes its weight's route
+    and has exactly the bits of that route's linear followed by swiglu; a row's bits are its own.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
-from ninfer.kernels.mlp import torch_cpu
+from ninfer.kernels.linear import compiled_cpu as linear_compiled
+from ninfer.kernels.mlp import compiled_cpu, torch_cpu
 from ninfer.kernels.mlp.plan import plan
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 
 if TYPE_CHECKING:
@@ -29,8 +32,11 @@ if TYPE_CHECKING:
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
-        "swiglu": MappingProxyType({Route.CPU_TORCH: torch_cpu.swiglu}),
-        "gate_up_swiglu": MappingProxyType({Route.CPU_TORCH: torch_cpu.gate_up_swiglu}),
+        "swiglu": MappingProxyType(compiled_routes(compiled_cpu.swiglu) | {Route.CPU_TORCH: torch_cpu.swiglu}),
+        "gate_up_swiglu": MappingProxyType(
+            compiled_routes(linear_compiled.gate_up_swiglu)
+            | {Route.CPU_ONEDNN: torch_cpu.gate_up_swiglu, Route.CPU_TORCH: torch_cpu.gate_up_swiglu}
+        ),
     }
 )
 
@@ -43,7 +49,7 @@ def swiglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     """
     rows, columns = check_matrix("swiglu", "out", out, torch.float32)
     check("swiglu", "gate_up", gate_up, (rows, 2 * columns), torch.float32)
-    route = plan(Problem(device_kind(out)))[0]
+    route = plan(Problem(device_kind(out), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["swiglu"][route](gate_up, out)
 
 
@@ -58,5 +64,4 @@ def gate_up_swiglu(x: torch.Tensor, w: LinearWeight, out: torch.Tensor) -> None:
     if w.rows % 2:
         raise ValueError(f"gate_up_swiglu: w must hold as many up rows as gate rows, got {w.rows} rows together")
     check("gate_up_swiglu", "out", out, (rows, w.rows // 2), torch.float32)
-    route = plan(Problem(device_kind(out)))[0]
-    IMPLEMENTATIONS["gate_up_swiglu"][route](x, w, out)
+    IMPLEMENTATIONS["gate_up_swiglu"][w.route](x, w, out)

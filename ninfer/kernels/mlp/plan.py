@@ -1,12 +1,10 @@
-"""Which routes serve the gated feed-forward products, best first."""
+"""Which routes serve the gated activation, best first. gate_up_swiglu takes the route of its weight."""
 
 from __future__ import annotations
 
-from ninfer.kernels.routes import DeviceKind, Problem, Route
-
-_ROUTES = {Problem(DeviceKind.CPU): (Route.CPU_TORCH,)}
+from ninfer.kernels.routes import COMPILED_OR_TORCH, Problem, Route
 
 
 def plan(problem: Problem) -> tuple[Route, ...]:
     """The routes for `problem`, best first."""
-    return _ROUTES[problem]
+    return COMPILED_OR_TORCH[problem]
