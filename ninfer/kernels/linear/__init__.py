@@ -4,7 +4,7 @@ Math: out = x W^T (+ residual); with Hadamard signs s, x is first replaced by H(
     of products is finished before the residual is added. Where the weight permits 8-bit activations (`allow_a8`) and
     all its formats are of signed integer codes with scales by group, compiled routes quantise x. Per token and group g
     of the part's format (64 columns for q4, q5 and q6, 32 for q8, 128 for t2), all in fp32, with a = max|x_k| of g:
-    s_g = a / 127, c_k = round-half-even(x_k * (127 / a)), all 0 where a is 0; then
+    s_g = a / 127, c_k = round-half-even(x_k * (127 / a)), all 0 where a < 2^-119; then
     y = sum over g of w_g * s_g * (exact integer sum over g of code_k * c_k), w_g the stored scale.
     projections: linear of every weight, without residuals; in compiled routes one launch.
 Shapes: x [T, K]; W [N, K], the concatenated rows of one or more stored parents; out, residual [T, N].

@@ -42,6 +42,37 @@ def linear(x: F32, parts: Sequence[StoredRows], signs: F32 | None = None, residu
     return product if residual is None else product + residual.astype(np.float64)
 
 
+def linear_a8(x: F32, parts: Sequence[StoredRows], signs: F32 | None = None, residual: F32 | None = None) -> F64:
+    """out [T, N] of the contract where x is quantised: its codes and scales in fp32, what follows in fp64."""
+    rotated = x if signs is None else _rotated(x, signs)
+    products = [_represented_a8(rotated, part.format.spec.group) @ represented([part]).T for part in parts]
+    product: F64 = np.concatenate(products, axis=1)
+    return product if residual is None else product + residual.astype(np.float64)
+
+
+def _represented_a8(x: F32, group: int) -> F64:
+    """The values that quantised x represents: scale times code, per token and group of columns."""
+    padded = np.pad(x, ((0, 0), (0, -x.shape[1] % group)))
+    groups = padded.reshape(len(x), -1, group)
+    amax = np.abs(groups).max(axis=2, keepdims=True)
+    with np.errstate(all="ignore"):
+        codes = np.rint(groups * (np.float32(127) / amax))
+    kept = amax >= np.float32(2.0**-119)
+    values = np.where(kept, codes, 0).astype(np.float64) * (amax / np.float32(127)).astype(np.float64)
+    return values.reshape(padded.shape)[:, : x.shape[1]]
+
+
+def _rotated(x: F32, signs: F32) -> F32:
+    """The rotation in fp32, in the stages of the fast transform: codes turn on the last bit of what they round."""
+    values, span = x * signs, 1
+    while span < 1024:
+        pairs = values.reshape(len(x), -1, 2, span)
+        values = np.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), axis=2)
+        span *= 2
+    result: F32 = values.reshape(x.shape) * np.float32(1 / 32)
+    return result
+
+
 def _sylvester(order: int) -> F64:
     """The normalised Hadamard matrix: entry (i, j) is (-1)^popcount(i & j) / sqrt(order)."""
     index = np.arange(order)
