@@ -1,0 +1,77 @@
+// Octets for machines without a body of their own: groups one after another, their lanes in order, weights signed.
+#pragma once
+
+#include "linear/a8_octet.hpp"
+
+namespace ninfer::a8 {
+
+// 32 values times `by`, rounded to signed bytes. |x * by| < 127.5.
+static inline void narrow(const float* x, float by, int8_t* out) {
+    for (int i = 0; i < 32; i += LANES) {
+        const i32 codes = round_even(loadf(x + i) * by);
+        for (int j = 0; j < LANES; ++j) out[i + j] = static_cast<int8_t>(codes[j]);
+    }
+}
+
+template <int G>
+static inline void arrange(const int8_t* codes, Activations<G>& to) {
+    std::memcpy(to.codes, codes, sizeof to.codes);
+}
+
+// Lane 2j in the low half of byte j.
+static inline int nibble(const uint8_t* codes, int lane) { return codes[lane / 2] >> 4 * (lane & 1) & 15; }
+
+static inline void unpack_codes(FormatQ4, const uint8_t* codes, const uint8_t*, uint8_t* to) {
+    for (int t = 0; t < OCTET * 64; ++t) to[t] = static_cast<uint8_t>((nibble(codes, t) ^ 8) - 8);
+}
+
+static inline void unpack_codes(FormatQ5, const uint8_t* codes, const uint8_t* high, uint8_t* to) {
+    for (int t = 0; t < OCTET * 64; ++t) {
+        const int bit = high[t / 8] >> (t & 7) & 1;
+        to[t] = static_cast<uint8_t>(((nibble(codes, t) | bit << 4) ^ 16) - 16);
+    }
+}
+
+static inline void unpack_codes(FormatQ6, const uint8_t* codes, const uint8_t* high, uint8_t* to) {
+    for (int t = 0; t < OCTET * 64; ++t) {
+        const int bits = high[t / 4] >> 2 * (t & 3) & 3;
+        to[t] = static_cast<uint8_t>(((nibble(codes, t) | bits << 4) ^ 32) - 32);
+    }
+}
+
+static inline void unpack_codes(FormatQ8, const uint8_t* codes, const uint8_t*, uint8_t* to) {
+    std::memcpy(to, codes, OCTET * 32);
+}
+
+static inline void unpack_codes(FormatT2, const uint8_t* codes, const uint8_t*, uint8_t* to) {
+    for (int t = 0; t < OCTET * 128; ++t) to[t] = static_cast<uint8_t>(((codes[t / 4] >> 2 * (t & 3) & 3) ^ 2) - 2);
+}
+
+static inline void unpack_scales(const uint8_t* words, float* to) {
+    uint16_t word;
+    for (int i = 0; i < OCTET; ++i) {
+        std::memcpy(&word, words + 2 * i, 2);
+        to[i] = from_half(word);
+    }
+}
+
+// Exact products of the eight groups of R rows with those of T tokens.
+template <class F, int R, int T>
+static inline void dots(const Weights<F>* const (&w)[R], const Activations<F::group>* const (&x)[T], lanes32 (&out)[R][T]) {
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < T; ++t)
+            for (int i = 0; i < OCTET; ++i) {
+                const int8_t* weights = reinterpret_cast<const int8_t*>(w[r]->codes) + i * F::group;
+                const int8_t* codes = x[t]->codes + i * F::group;
+                int32_t total = 0;
+                for (int k = 0; k < F::group; ++k) total += weights[k] * codes[k];
+                out[r][t][i] = total;
+            }
+}
+
+template <int T>
+static inline void sum_lanes(const lanesf (&v)[T], float (&out)[T]) {
+    for (int t = 0; t < T; ++t) out[t] = tree(v[t]);
+}
+
+}  // namespace ninfer::a8
