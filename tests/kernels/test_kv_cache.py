@@ -13,6 +13,7 @@ from ninfer.kernels.kv_cache import (
     KvPool,
     Plane,
     RowFormat,
+    compiled_cpu,
     decode,
     encode,
     kv_append,
@@ -21,9 +22,7 @@ from ninfer.kernels.kv_cache import (
     row_layout,
 )
 from ninfer.kernels.kv_cache.cases import CASES, Case
-from ninfer.kernels.kv_cache.plan import plan
-from ninfer.kernels.routes import DeviceKind, Problem
-from tests.kernels.harness import same_bits
+from tests.kernels.harness import routes_here, same_bits
 
 BYTES_OF_256 = {
     KvCodec.FP32: (1024, 1024),
@@ -70,7 +69,7 @@ def test_append_stores_the_bytes_of_the_oracle(case: Case, codec: KvCodec) -> No
     k, v = (_rows(rng, len(case.slots), case.kv_heads, case.head_dim) for _ in range(2))
     pool = make_kv_pool(codec, case.pages, case.kv_heads, case.head_dim)
     slots = torch.tensor(case.slots)
-    for route in plan(Problem(DeviceKind.CPU)):
+    for route in routes_here(IMPLEMENTATIONS["kv_append"], compiled_cpu.SOURCE):
         for plane in (pool.keys, pool.values):
             _poison(plane)
         expected = [_expected(plane, rows, case.slots) for plane, rows in ((pool.keys, k), (pool.values, v))]

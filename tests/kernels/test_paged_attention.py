@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer.kernels.kv_cache import PAGE_TOKENS, KvCodec, KvPool, Plane, kv_append, make_kv_pool
-from ninfer.kernels.paged_attention import IMPLEMENTATIONS, oracle, paged_attention
+from ninfer.kernels.paged_attention import IMPLEMENTATIONS, compiled_cpu, oracle, paged_attention
 from ninfer.kernels.paged_attention.cases import CASES, Case
-from ninfer.kernels.paged_attention.plan import plan
-from ninfer.kernels.routes import DeviceKind, Problem
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.tolerances import ATTENTION
-from tests.kernels.harness import Trial, conform, poisoned, same_bits
+from tests.kernels.harness import Trial, conform, poisoned, routes_here, same_bits
 
 
 def _normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -79,7 +77,7 @@ def test_matches_the_oracle(case: Case, codec: KvCodec) -> None:
         {"out": oracle.paged_attention(q.numpy(), keys, values, case.starts, case.counts, scale)},
         {"out": ATTENTION},
     )
-    conform(trial, plan(Problem(DeviceKind.CPU)))
+    conform(trial, routes_here(IMPLEMENTATIONS["paged_attention"], compiled_cpu.SOURCE))
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,10 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import (
     apply_rotary_pos_emb,
 )
 
-from ninfer.kernels.qk_norm_rope import IMPLEMENTATIONS, RopeSpec, oracle, qk_norm_rope
+from ninfer.kernels.qk_norm_rope import IMPLEMENTATIONS, RopeSpec, compiled_cpu, oracle, qk_norm_rope
 from ninfer.kernels.qk_norm_rope.cases import CASES, Case
-from ninfer.kernels.qk_norm_rope.plan import plan
-from ninfer.kernels.routes import DeviceKind, Problem
 from ninfer.kernels.tolerances import ROTATION
-from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned
+from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, routes_here
 
 EPS = 1e-6
 
@@ -56,7 +54,7 @@ def test_matches_the_oracle(case: Case) -> None:
         },
         {"q": ROTATION, "k": ROTATION},
     )
-    conform(trial, plan(Problem(DeviceKind.CPU)))
+    conform(trial, routes_here(IMPLEMENTATIONS["qk_norm_rope"], compiled_cpu.SOURCE))
 
 
 @pytest.mark.parametrize("theta", [1e4, 1e6, 1e7])

@@ -5,7 +5,7 @@ Shapes: x, gate, out [T, N].
 Dtypes: all fp32.
 Domain: finite inputs; any T >= 0.
 Effects: writes out, which may be x itself.
-Workspace: the torch route allocates one tensor of [T, N].
+Workspace: the compiled route needs none; the torch route allocates one tensor of [T, N].
 Numeric criterion: tolerances.ELEMENTWISE against the oracle; element by element, so a row's bits are its own.
 """
 
@@ -17,12 +17,17 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
-from ninfer.kernels.gated_sigmoid import torch_cpu
+from ninfer.kernels.gated_sigmoid import compiled_cpu, torch_cpu
 from ninfer.kernels.gated_sigmoid.plan import plan
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"gated_sigmoid": MappingProxyType({Route.CPU_TORCH: torch_cpu.gated_sigmoid})}
+    {
+        "gated_sigmoid": MappingProxyType(
+            compiled_routes(compiled_cpu.gated_sigmoid) | {Route.CPU_TORCH: torch_cpu.gated_sigmoid}
+        )
+    }
 )
 
 
@@ -35,5 +40,5 @@ def gated_sigmoid(x: torch.Tensor, gate: torch.Tensor, out: torch.Tensor) -> Non
     shape = check_matrix("gated_sigmoid", "x", x, torch.float32)
     check("gated_sigmoid", "gate", gate, shape, torch.float32)
     check("gated_sigmoid", "out", out, shape, torch.float32)
-    route = plan(Problem(device_kind(x)))[0]
+    route = plan(Problem(device_kind(x), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["gated_sigmoid"][route](x, gate, out)

@@ -6,7 +6,7 @@ Shapes: k, v [T, kv_heads, head_dim]; slots [T]; the pool has P pages of 64 colu
 Dtypes: k, v fp32; slots int64.
 Domain: slots distinct and in [0, 64 P); head_dim a multiple of 64. A NaN is kept as NaN for its row or group.
 Effects: overwrites the named columns of the pool; all others keep their bytes.
-Workspace: the torch route allocates the encoded rows.
+Workspace: the compiled route needs none; the torch route allocates the encoded rows.
 Numeric criterion: exact: the stored bytes equal the scalar oracle's. A row's bytes depend on the row alone.
 """
 
@@ -18,10 +18,11 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check
-from ninfer.kernels.kv_cache import torch_cpu
+from ninfer.kernels.kv_cache import compiled_cpu, torch_cpu
 from ninfer.kernels.kv_cache.codec import KvCodec, RowFormat, RowLayout, decode, encode, row_layout
 from ninfer.kernels.kv_cache.plan import plan
 from ninfer.kernels.kv_cache.pool import PAGE_TOKENS, KvPool, Plane, make_kv_pool
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 
 __all__ = [
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"kv_append": MappingProxyType({Route.CPU_TORCH: torch_cpu.kv_append})}
+    {"kv_append": MappingProxyType(compiled_routes(compiled_cpu.kv_append) | {Route.CPU_TORCH: torch_cpu.kv_append})}
 )
 
 
@@ -59,5 +60,5 @@ def kv_append(pool: KvPool, k: torch.Tensor, v: torch.Tensor, slots: torch.Tenso
     low, high = int(slots.min()), int(slots.max())
     if low < 0 or high >= pool.pages * PAGE_TOKENS:
         raise ValueError(f"kv_append: slots must lie in [0, {pool.pages * PAGE_TOKENS}), got {low} to {high}")
-    route = plan(Problem(device_kind(k)))[0]
+    route = plan(Problem(device_kind(k), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["kv_append"][route](pool, k, v, slots)

@@ -8,10 +8,13 @@ Shapes: q, out [T, Hq, D]; tables [B, L], row b used in its first ceil(length_b 
 Dtypes: q, out fp32; tables int32.
 Domain: Hkv divides Hq; the used entries of tables are pages of the pool; columns up to length_b are written.
 Effects: writes out; the pool is only read. Entries and columns past length_b may hold anything, NaN included.
-Workspace: the torch route allocates decoded pages, a bounded number at a time, and the tiles of one row.
+Workspace: the compiled route keeps the queries of one tile, a few decoded keys or values and partial results (at most
+    64 MiB) in its workers' scratch. The torch route allocates decoded pages, a bounded number at a time, and the tiles
+    of one row.
 Numeric criterion: tolerances.ATTENTION against the oracle. Keys are divided by absolute position into pages, and
-    pages are merged in their order; a query's bits depend on its own keys only, not on later keys, on page ids, on
-    other rows or on how its sequence was cut into calls.
+    pages are merged in their order (the compiled route: within spans of 8 pages, which are merged in their order); a
+    query's bits depend on its own keys only, not on later keys, on page ids, on other rows or on how its sequence was
+    cut into calls. A NaN among a row's keys or values stays with the queries that see it.
 """
 
 from __future__ import annotations
@@ -23,13 +26,18 @@ import torch
 
 from ninfer.kernels.checks import check
 from ninfer.kernels.kv_cache.pool import PAGE_TOKENS, KvPool
-from ninfer.kernels.paged_attention import torch_cpu
+from ninfer.kernels.native import body_for, compiled_routes
+from ninfer.kernels.paged_attention import compiled_cpu, torch_cpu
 from ninfer.kernels.paged_attention.plan import plan
 from ninfer.kernels.routes import Problem, Route, device_kind
 from ninfer.kernels.segments import Segments
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"paged_attention": MappingProxyType({Route.CPU_TORCH: torch_cpu.paged_attention})}
+    {
+        "paged_attention": MappingProxyType(
+            compiled_routes(compiled_cpu.paged_attention) | {Route.CPU_TORCH: torch_cpu.paged_attention}
+        )
+    }
 )
 
 
@@ -49,7 +57,7 @@ def paged_attention(
     check("paged_attention", "q", q, shape, torch.float32)
     check("paged_attention", "out", out, shape, torch.float32)
     _check_tables(tables, pool, segments)
-    route = plan(Problem(device_kind(q)))[0]
+    route = plan(Problem(device_kind(q), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["paged_attention"][route](q, pool, tables, segments, scale, out)
 
 

@@ -11,7 +11,8 @@ Shapes: q, q_out [T, Hq, D]; k, k_out [T, Hkv, D]; q_weight, k_weight [D]; posit
 Dtypes: all fp32, positions int32.
 Domain: rotary_dim <= D; positions in [0, 2**24).
 Effects: writes q_out and k_out.
-Workspace: the torch route allocates a few tensors of the outputs' size.
+Workspace: the compiled route keeps one token's sines in scratch; the torch route allocates a few tensors of the
+    outputs' size.
 Numeric criterion: tolerances.ROTATION against the oracle at the same represented angles; a row's bits are its own.
 """
 
@@ -23,7 +24,8 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check
-from ninfer.kernels.qk_norm_rope import torch_cpu
+from ninfer.kernels.native import body_for, compiled_routes
+from ninfer.kernels.qk_norm_rope import compiled_cpu, torch_cpu
 from ninfer.kernels.qk_norm_rope.plan import plan
 from ninfer.kernels.qk_norm_rope.spec import AXES, RopeSpec
 from ninfer.kernels.routes import Problem, Route, device_kind
@@ -31,7 +33,11 @@ from ninfer.kernels.routes import Problem, Route, device_kind
 __all__ = ["IMPLEMENTATIONS", "RopeSpec", "qk_norm_rope"]
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"qk_norm_rope": MappingProxyType({Route.CPU_TORCH: torch_cpu.qk_norm_rope})}
+    {
+        "qk_norm_rope": MappingProxyType(
+            compiled_routes(compiled_cpu.qk_norm_rope) | {Route.CPU_TORCH: torch_cpu.qk_norm_rope}
+        )
+    }
 )
 
 
@@ -61,5 +67,5 @@ def qk_norm_rope(
         check("qk_norm_rope", f"{name}_out", out, (tokens, heads, width), torch.float32)
         check("qk_norm_rope", f"{name}_weight", weight, (width,), torch.float32)
         check("qk_norm_rope", "positions", positions, (AXES, tokens), torch.int32)
-    route = plan(Problem(device_kind(q)))[0]
+    route = plan(Problem(device_kind(q), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["qk_norm_rope"][route](q, k, q_weight, k_weight, eps, positions, rope, q_out, k_out)

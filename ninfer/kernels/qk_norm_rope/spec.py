@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+
+import torch
 
 AXES = 3
 
@@ -40,3 +43,10 @@ class RopeSpec:
             for pair in range(self.rotary_dim // 2)
             for axis in (pair % AXES,)
         )
+
+
+@cache
+def frequencies(rope: RopeSpec) -> torch.Tensor:
+    """fp32 [rotary_dim / 2], rounded as the contract of qk_norm_rope says."""
+    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.rotary_dim
+    return 1.0 / (rope.theta**exponents)

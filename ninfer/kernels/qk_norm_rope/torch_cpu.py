@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ninfer.kernels.exact import row_sum
-from ninfer.kernels.qk_norm_rope.spec import RopeSpec
+from ninfer.kernels.qk_norm_rope.spec import RopeSpec, frequencies
 
 
 def qk_norm_rope(
@@ -29,9 +29,7 @@ def qk_norm_rope(
 
 def _angles(positions: torch.Tensor, rope: RopeSpec) -> torch.Tensor:
     """Angles fp32 [T, rotary_dim / 2]."""
-    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.rotary_dim
-    frequencies = 1.0 / (rope.theta**exponents)
-    return positions.float()[list(rope.axes)].mul_(frequencies.unsqueeze(1)).t().contiguous()
+    return positions.float()[list(rope.axes)].mul_(frequencies(rope).unsqueeze(1)).t().contiguous()
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
