@@ -34,6 +34,7 @@ from ninfer.artifact.layouts import U64_MAX
 from ninfer.errors import ArtifactError
 
 _Objects = Mapping[str, StoredObject]
+_POLICIES = tuple(policy.value for policy in ActivationPolicy)
 
 
 def parse_directory(data: bytes, where: PurePath | str) -> Directory:
@@ -239,7 +240,7 @@ def _use(node: Node, bindings: Mapping[str, Binding], objects: _Objects) -> Use:
 
 
 def _policy(node: Node) -> ActivationPolicy:
-    return ActivationPolicy(node.choice(tuple(policy.value for policy in ActivationPolicy)))
+    return ActivationPolicy(node.choice(_POLICIES))
 
 
 def _metadata(node: Node) -> JsonObject:

@@ -74,10 +74,11 @@ _SPECS: dict[Format, FormatSpec] = {
     Format.NVFP4: FormatSpec(4, 4.5, 16),
     Format.FP8_ROW: FormatSpec(8, 8.0),
 }
+_BY_NAME = {fmt.value: fmt for fmt in Format}
 _DIRECT = frozenset({Format.BF16, Format.FP32, Format.INT32})
 _GROUPED = frozenset({Format.Q4, Format.Q5, Format.Q6, Format.Q8, Format.T2})
 
 
 def known_format(name: str) -> Format | None:
     """The format called `name` in a directory, or None for a format of a later release."""
-    return next((candidate for candidate in Format if candidate.value == name), None)
+    return _BY_NAME.get(name)

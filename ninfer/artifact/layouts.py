@@ -9,6 +9,7 @@ import enum
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ninfer.artifact.formats import Format
 from ninfer.errors import ArtifactError
@@ -30,6 +31,9 @@ class Layout(enum.Enum):
     BLOCK_SCALE = "block_scale_k16_m128x4_v1"
     ROW_SCALE = "row_scale_v1"
     RAW_BYTES = "raw_bytes_v1"
+
+
+_LAYOUTS = {layout.value: layout for layout in Layout}
 
 
 class PlaneName(enum.Enum):
@@ -130,11 +134,12 @@ def layout_for(fmt: Format) -> Layout:
 
 def known_layout(name: str) -> Layout | None:
     """The layout called `name` in a directory, or None for a layout of a later release."""
-    return next((candidate for candidate in Layout if candidate.value == name), None)
+    return _LAYOUTS.get(name)
 
 
+@lru_cache(maxsize=1024)
 def geometry(fmt: Format, shape: tuple[int, ...], layout: Layout | None = None) -> Geometry:
-    """Byte geometry of `shape` stored as `fmt`.
+    """Byte geometry of `shape` stored as `fmt`; remembered, since a model asks for few of them very often.
 
     Raises:
         ArtifactError: the layout does not store this format, the rank or divisibility is wrong, or the

@@ -50,6 +50,8 @@ class Binder:
     reader: ArtifactReader
     where: str
     _uses: Mapping[str, Mapping[str, Use]] = field(init=False)
+    _inventories: dict[str, tuple[ParameterSpec, ...]] = field(init=False, default_factory=dict)
+    _matrices: dict[str, WeightView] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         uses: dict[str, dict[str, Use]] = {}
@@ -64,14 +66,14 @@ class Binder:
             ArtifactError: naming the parameter and what was expected of it.
         """
         for component in components:
-            known = component_inventory(model, component)
+            known = self._inventory(model, component)
             for spec in known:
                 self._check_parameter(spec)
             self._check_no_others(component, {spec.name for spec in known})
 
     def parameter_count(self, model: ModelConfig, components: Iterable[str]) -> int:
         """Elements of all parameters of these components, shared data counted once."""
-        specs = (spec for component in components for spec in component_inventory(model, component))
+        specs = (spec for component in components for spec in self._inventory(model, component))
         return sum(spec.elements for spec in specs if spec.shares is None)
 
     def linear(self, *names: str) -> LinearWeight:
@@ -101,17 +103,29 @@ class Binder:
         return tuple(self._view(name, part) for part in directory.parts(directory.binding(name)))
 
     def _view(self, name: str, part: Part) -> WeightView:
-        tensor = self.reader.directory.tensor(part.object)
+        """The rows of one part. Objects hold the rows of many parameters, so each is read and checked once."""
+        if part.object not in self._matrices:
+            self._matrices[part.object] = self._matrix(name, part.object)
+        parent = self._matrices[part.object]
+        if part.begin % parent.columns or part.end % parent.columns:
+            raise ArtifactError(f"{self.where}: {name}: its part of {part.object!r} does not consist of whole rows")
+        begin, end = part.begin // parent.columns, part.end // parent.columns
+        return WeightView(parent.format, parent.shape, begin, end, parent.data)
+
+    def _matrix(self, name: str, object_id: str) -> WeightView:
+        tensor = self.reader.directory.tensor(object_id)
         fmt = known_format(tensor.format)
         if fmt is None:
             raise ArtifactError(f"{self.where}: {name}: format {tensor.format!r} is unknown; update ninfer")
         if len(tensor.shape) != 2:
             raise ArtifactError(f"{self.where}: {name}: bound to {list(tensor.shape)}, expected a matrix")
         rows, columns = tensor.shape
-        if part.begin % columns or part.end % columns:
-            raise ArtifactError(f"{self.where}: {name}: its part of {part.object!r} does not consist of whole rows")
-        data = _borrow(self.reader.read_object(part.object))
-        return WeightView(fmt, (rows, columns), part.begin // columns, part.end // columns, data)
+        return WeightView(fmt, (rows, columns), 0, rows, _borrow(self.reader.read_object(object_id)))
+
+    def _inventory(self, model: ModelConfig, component: str) -> tuple[ParameterSpec, ...]:
+        if component not in self._inventories:
+            self._inventories[component] = component_inventory(model, component)
+        return self._inventories[component]
 
     def _signs(self, names: Iterable[str], uses: Iterable[Use]) -> torch.Tensor | None:
         """The Hadamard signs of these projections; all of them must agree, since they share one input."""
