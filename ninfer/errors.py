@@ -43,3 +43,7 @@ class RequestError(NinferError):
 
 class EngineFailure(NinferError):
     """Shared physical state can no longer be explained: the Engine stopped and must be built anew."""
+
+
+class CompiledKernelsWarning(RuntimeWarning):
+    """Kernels cannot be compiled on this machine, so slower routes serve; the message says why and names the remedy."""

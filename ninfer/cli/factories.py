@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ninfer.types import EngineOptions, Prompt
 
 if TYPE_CHECKING:
+    from ninfer.cli.machine import CompiledKernels
     from ninfer.convert import ConvertProgress, ConvertReport
     from ninfer.engine import Engine, RenderedPrompt, Scorer
 
@@ -54,3 +55,20 @@ def convert(
     from ninfer.convert import convert
 
     return convert(source, out, progress=progress, **settings)
+
+
+def compiled_kernels() -> CompiledKernels:
+    """Compile and load what every kernel runs on, and say what came of it."""
+    from ninfer.cli.machine import CompiledKernels
+
+    try:
+        from ninfer.kernels import native
+    except ImportError as error:
+        return CompiledKernels(None, None, None, f"{error.name} is not installed")
+    body = compiler = cache = None
+    try:
+        compiler, cache = " ".join(native.compiler()), str(native.cache_dir())
+        body = native.best_body().value
+    except native.BuildError as error:
+        return CompiledKernels(None, compiler, cache, str(error))
+    return CompiledKernels(body, compiler, cache, None)

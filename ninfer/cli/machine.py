@@ -1,4 +1,4 @@
-"""Facts about this machine and installation, gathered without loading any heavy library."""
+"""Facts about this machine and installation. No heavy library is loaded, except to try out compiled kernels."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ninfer import __version__
+from ninfer.cli import factories
 from ninfer.cli.models import demo_model
 
 _X86_FEATURES = (
@@ -64,6 +65,23 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledKernels:
+    """Whether C++ kernels can be compiled and run here.
+
+    Attributes:
+        body: which instructions they use, "cpu_avx512", "cpu_avx2" or "cpu_portable"; None where there are none.
+        compiler: the command that compiles them, as far as it was found.
+        cache: the folder that keeps them, as far as there is one.
+        reason: why there are none, and what to do.
+    """
+
+    body: str | None
+    compiler: str | None
+    cache: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Everything `ninfer doctor` reports. `libraries` maps names to versions, None if not installed."""
 
@@ -73,6 +91,7 @@ class Machine:
     cpu: Cpu
     memory: Memory | None
     compiler: str | None
+    kernels: CompiledKernels
     gpus: tuple[str, ...]
     libraries: Mapping[str, str | None]
     demo_model: str | None
@@ -84,7 +103,7 @@ def examine() -> Machine:
     gpus = _gpus()
     libraries = {name: installed(name) for name in (*_LIBRARIES, *_EXTRAS)}
     libraries["cupy"] = next((found for found in map(installed, _CUPY) if found), None)
-    demo = demo_model()
+    demo, kernels = demo_model(), factories.compiled_kernels()
     return Machine(
         ninfer=__version__,
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -92,10 +111,11 @@ def examine() -> Machine:
         cpu=_cpu(),
         memory=read_memory(),
         compiler=_compiler(),
+        kernels=kernels,
         gpus=gpus,
         libraries=libraries,
         demo_model=str(demo) if demo.is_file() else None,
-        devices=_devices(libraries["torch"], gpus),
+        devices=_devices(libraries["torch"], kernels, gpus),
     )
 
 
@@ -107,8 +127,9 @@ def installed(distribution: str) -> str | None:
         return None
 
 
-def _devices(torch: str | None, gpus: tuple[str, ...]) -> tuple[Device, ...]:
-    cpu = Device("cpu", torch is not None, "torch routes" if torch else "torch is not installed: pip install torch")
+def _devices(torch: str | None, kernels: CompiledKernels, gpus: tuple[str, ...]) -> tuple[Device, ...]:
+    routes = f"compiled kernels ({kernels.body})" if kernels.body else "torch routes, which are slower"
+    cpu = Device("cpu", torch is not None, routes if torch else "torch is not installed: pip install torch")
     found = f"{len(gpus)} GPU(s) found, but " if gpus else "no GPU found, and "
     return (cpu, Device("cuda", False, f"{found}this release computes on the CPU only"))
 

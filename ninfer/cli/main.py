@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +23,9 @@ from ninfer.cli.commands.run import run as run_command
 from ninfer.cli.commands.score import score
 from ninfer.cli.commands.tokenize import tokenize
 from ninfer.cli.failures import guarded
+from ninfer.cli.outputs import say
 from ninfer.cli.spread import DebugFlag, spread
+from ninfer.errors import CompiledKernelsWarning
 
 
 class GuardedGroup(TyperGroup):
@@ -60,11 +64,20 @@ for command in (convert, inspect, run_command, chat, tokenize, score, bench, doc
 def run() -> None:
     """The `ninfer` console script."""
     _open_closed_streams()
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character gets its escape, not a crash in mid-answer.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app(prog_name="ninfer")
+
+
+def _show_warning(default: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """What a user can do something about, in one line; the rest as Python shows it."""
+    if issubclass(category, CompiledKernelsWarning):
+        say(f"warning: {message}")
+    else:
+        default(message, category, *where)
 
 
 def _open_closed_streams() -> None:

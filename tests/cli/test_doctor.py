@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from ninfer.cli import machine
+from ninfer.kernels import native
 from tests.cli.conftest import Invoke
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are not tried out: this process keeps the compiler that it finds first."""
+    none = machine.CompiledKernels(None, None, None, "not tried")
+    monkeypatch.setattr(machine.factories, "compiled_kernels", lambda: none)
 
 
 def test_json_is_one_object_of_facts(invoke: Invoke) -> None:
@@ -31,6 +42,32 @@ def test_tables_show_the_same(invoke: Invoke) -> None:
         assert word in shown
 
 
+def test_compiled_kernels_are_tried_out(invoke: Invoke) -> None:
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler here")
+    found = json.loads(invoke("doctor", "--json").stdout)["kernels"]
+    assert found["body"] == native.best_body().value
+    assert found["compiler"] == native.compiler()[0]
+    assert list(Path(found["cache"]).glob(f"team-{found['body']}-*.so"))
+    assert found["reason"] is None
+    assert found["cache"] in " ".join(invoke("doctor").stdout.split())
+
+
+def test_a_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ninfer", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PATH": str(tmp_path), "CXX": ""},
+    )
+    report = json.loads(done.stdout)
+    remedy = "a C++ compiler is not installed; install g++ or clang++, or set CXX"
+    assert report["kernels"] == {"body": None, "compiler": None, "cache": None, "reason": remedy}
+    assert report["devices"][0] == {"name": "cpu", "usable": True, "reason": "torch routes, which are slower"}
+    assert done.stderr == ""
+
+
 def test_memory_agrees_with_the_operating_system() -> None:
     found = machine.read_memory()
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -39,6 +76,7 @@ def test_memory_agrees_with_the_operating_system() -> None:
     assert 0 < found.available_bytes <= found.total_bytes
 
 
+@pytest.mark.usefixtures("no_kernels")
 def test_gpus_and_compilers_come_from_their_own_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, output in (("nvidia-smi", "NVIDIA H200, 580.1, 143771 MiB"), ("c++", "c++ 99.1")):
         tool = tmp_path / name
@@ -51,6 +89,7 @@ def test_gpus_and_compilers_come_from_their_own_tools(tmp_path: Path, monkeypatc
     assert found.compiler == "c++ 99.1"
 
 
+@pytest.mark.usefixtures("no_kernels")
 def test_a_bare_machine_is_reported_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

@@ -268,3 +268,20 @@ def test_output_survives_a_terminal_that_cannot_encode_it(tmp_path: Path) -> Non
     done = start("inspect", str(tmp_path / "é.ninfer"), PYTHONIOENCODING="ascii")
     assert done.returncode == 1
     assert "\\xe9.ninfer" in done.stderr
+
+
+def test_missing_kernels_are_one_line_and_other_warnings_are_pythons() -> None:
+    program = """
+import sys, warnings
+from ninfer.cli import main
+from ninfer.errors import CompiledKernelsWarning
+def body(**_):
+    warnings.warn("slower: install g++", CompiledKernelsWarning)
+    warnings.warn("something else", RuntimeWarning)
+main.app = body
+main.run()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    first, *others = done.stderr.splitlines()
+    assert first == "warning: slower: install g++"
+    assert "RuntimeWarning: something else" in others[0]

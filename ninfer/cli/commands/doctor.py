@@ -12,13 +12,13 @@ from ninfer.cli.outputs import print_json, table_console
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ninfer.cli.machine import Machine
+    from ninfer.cli.machine import CompiledKernels, Machine
 
 
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Report on this machine: processor, memory, compiler, GPU, libraries, and what can run here."""
+    """Report on this machine: processor, memory, compiler and kernels, GPU, libraries, and what can run here."""
     from ninfer.cli.machine import examine
 
     machine = examine()
@@ -39,9 +39,16 @@ def _machine_table(machine: Machine) -> Table:
     table.add_row("cores", f"{machine.cpu.physical_cores} physical, {machine.cpu.logical_cores} logical")
     table.add_row("memory", _memory(machine))
     table.add_row("C++ compiler", machine.compiler or "none found")
+    table.add_row("compiled kernels", _kernels(machine.kernels))
     table.add_row("GPU", ", ".join(machine.gpus) or "none found")
     table.add_row("demo model", machine.demo_model or "not in this installation")
     return table
+
+
+def _kernels(kernels: CompiledKernels) -> str:
+    if kernels.body is None:
+        return f"none: {kernels.reason}"
+    return f"{kernels.body}, compiled by {kernels.compiler}, kept in {kernels.cache}"
 
 
 def _memory(machine: Machine) -> str:

@@ -11,7 +11,8 @@ AVX-512, AVX2 or any machine. An op's route module declares its kernels and laun
 A launch runs at once on as many threads as torch is set to use, or, inside `record`, becomes the next step of a tape.
 A tape runs all its steps, with the addresses that they were recorded with, in one call.
 
-Where a source cannot be compiled, `body_for` says so once as a warning and the op's torch route serves.
+Where a source cannot be compiled, `body_for` says so, once in a process, as a `CompiledKernelsWarning`, and the op's
+torch route serves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -30,7 +31,8 @@ from types import MappingProxyType
 
 import torch
 
-from ninfer.kernels.native.build import KERNELS, BuildError, build
+from ninfer.errors import CompiledKernelsWarning
+from ninfer.kernels.native.build import CACHE_VARIABLE, KERNELS, BuildError, build, cache_dir, compiler
 from ninfer.kernels.routes import Route
 
 __all__ = [
@@ -38,9 +40,12 @@ __all__ = [
     "BuildError",
     "Kernel",
     "Tape",
+    "best_body",
     "bodies",
     "body_for",
+    "cache_dir",
     "compiled_routes",
+    "compiler",
     "prepare",
     "record",
     "sources",
@@ -135,13 +140,26 @@ def bodies(source: Path) -> tuple[Route, ...]:
 def body_for(source: Path) -> Route | None:
     """The best body of `source` on this machine; None, said once as a warning, where it cannot be compiled."""
     try:
-        features = _team().ninfer_cpu_features()
-        best = next(body for body in BODIES if features & _NEEDED_FEATURES[body] == _NEEDED_FEATURES[body])
-        _library(source, best)
+        return best_body(source)
     except BuildError as error:
         _say_once(str(error))
         return None
-    return best
+
+
+def best_body(source: Path | None = None) -> Route:
+    """The best body that this machine can run and compile: of `source`, or of the team when None.
+
+    Raises:
+        BuildError: why there is none.
+    """
+    features = _team().ninfer_cpu_features()
+    able = [body for body in BODIES if features & _NEEDED_FEATURES[body] == _NEEDED_FEATURES[body]]
+    for body in able[:-1]:
+        with suppress(BuildError):  # an old compiler may not know the newest instructions
+            _library(source or _TEAM, body)
+            return body
+    _library(source or _TEAM, able[-1])
+    return able[-1]
 
 
 def sources() -> tuple[Path, ...]:
@@ -181,9 +199,29 @@ class _Recording(threading.local):
 _recording = _Recording()
 
 
-@cache
+_starting = threading.Lock()
+_said = threading.Event()
+
+
 def _team() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(build(_TEAM, Route.CPU_PORTABLE)))
+    found = _team_or_reason()
+    if isinstance(found, BuildError):
+        raise found
+    return found
+
+
+@cache
+def _team_or_reason() -> ctypes.CDLL | BuildError:
+    with _starting:  # two copies of the library would be two teams
+        return _started_team()
+
+
+@cache
+def _started_team() -> ctypes.CDLL | BuildError:
+    try:
+        library = _library(_TEAM, Route.CPU_PORTABLE)
+    except BuildError as error:
+        return error
     library.ninfer_run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
     library.ninfer_run.restype = None
     os.register_at_fork(after_in_child=library.ninfer_after_fork)
@@ -192,12 +230,17 @@ def _team() -> ctypes.CDLL:
 
 @cache
 def _library(source: Path, body: Route) -> ctypes.CDLL:
-    path = build(source, body)
+    try:
+        return ctypes.CDLL(str(build(source, body)))
+    except OSError:
+        path = build(source, body, fresh=True)  # the cached one may be another machine's
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
+        path.unlink(missing_ok=True)
         raise BuildError(
-            f"{path} cannot be loaded ({error}); delete it, or set CXX to a compiler that works"
+            f"what {compiler()[0]} makes cannot be loaded ({error}); set CXX to a compiler that works, "
+            f"or {CACHE_VARIABLE} to a folder that may hold programs"
         ) from error
 
 
@@ -211,6 +254,10 @@ def _function(kernel: Kernel, body: Route) -> int:
     return address
 
 
-@cache
 def _say_once(reason: str) -> None:
-    warnings.warn(f"compiled kernels are not available, slower ones serve: {reason}", RuntimeWarning, stacklevel=4)
+    with _starting:
+        if _said.is_set():
+            return
+        _said.set()
+    said = f"compiled kernels are not available, slower ones serve: {reason}"
+    warnings.warn(said, CompiledKernelsWarning, stacklevel=4)

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -111,9 +112,9 @@ void run_steps(Worker& worker, const Step* steps, int64_t count) {
     }
 }
 
-void serve(int rank) {
+// `seen` is the last job that was published before this thread was made.
+void serve(int rank, uint64_t seen) {
     Pool& p = pool();
-    uint64_t seen = 0;
     for (;;) {
         uint64_t job = p.job.load(std::memory_order_acquire);
         for (int spins = 1; job == seen && spins < kSpinsBeforeSleep; ++spins) {
@@ -136,18 +137,30 @@ void serve(int rank) {
     }
 }
 
-void grow(Pool& p, int size) {
+// Makes threads and workers for `size`, and returns for how many it could: a system may refuse further threads.
+int grow(Pool& p, int size) {
+    const uint64_t job = p.job.load(std::memory_order_relaxed);
+    try {
+        while (static_cast<int>(p.threads.size()) < size - 1) {
+            p.threads.emplace_back(serve, static_cast<int>(p.threads.size()) + 1, job);
+            p.threads.back().detach();
+        }
+    } catch (const std::system_error&) {
+        size = static_cast<int>(p.threads.size()) + 1;
+    }
     while (static_cast<int>(p.workers.size()) < size) {
         const int rank = static_cast<int>(p.workers.size());
         p.workers.push_back(new Worker{&p.team, rank, size});
         p.owns.push_back(new Own());
     }
+    return size;
 }
 
 }  // namespace
 }  // namespace ninfer
 
-// Runs the kernels one after another on `size` threads, the caller's included, and returns when all are done.
+// Runs the kernels one after another on `size` threads, the caller's included, and returns when all are done. Where the
+// system refuses a thread, on those that there are.
 extern "C" __attribute__((visibility("default"))) void ninfer_run(const void* steps, int64_t count, int size) {
     using namespace ninfer;
     Pool& p = pool();
@@ -155,7 +168,7 @@ extern "C" __attribute__((visibility("default"))) void ninfer_run(const void* st
     p.team.wait = wait_phase;
     p.team.own_scratch = own_scratch;
     p.team.team_scratch = team_scratch;
-    grow(p, size);  // no thread reads `workers` now: they do so only after a job is published
+    size = grow(p, size);  // no thread reads `workers` now: they do so only after a job is published
     p.steps = static_cast<const Step*>(steps);
     p.count = count;
     p.workers[0]->size = size;
@@ -166,10 +179,6 @@ extern "C" __attribute__((visibility("default"))) void ninfer_run(const void* st
             p.job.store(serial << 16 | static_cast<uint64_t>(size), std::memory_order_release);
         }
         p.wake.notify_all();
-        while (static_cast<int>(p.threads.size()) < size - 1) {
-            p.threads.emplace_back(serve, static_cast<int>(p.threads.size()) + 1);
-            p.threads.back().detach();
-        }
     }
     run_steps(*p.workers[0], p.steps, p.count);
 }
