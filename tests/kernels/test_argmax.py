@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from ninfer.kernels.argmax import IMPLEMENTATIONS, argmax, oracle
+from ninfer.kernels.argmax import IMPLEMENTATIONS, argmax, compiled_cpu, oracle
 from ninfer.kernels.argmax.cases import CASES, Case
-from ninfer.kernels.argmax.plan import plan
 from ninfer.kernels.bitset import allow_only, allowed, mask_words
-from ninfer.kernels.routes import DeviceKind, Problem
+from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import EXACT
-from tests.kernels.harness import Trial, conform, poisoned
+from tests.kernels.harness import Trial, conform, poisoned, routes_here
+
+ROUTES = routes_here(IMPLEMENTATIONS["argmax"], compiled_cpu.SOURCE)
 
 
 def _inputs(case: Case) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -30,42 +31,69 @@ def _inputs(case: Case) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 @pytest.mark.parametrize("case", CASES["argmax"], ids=lambda case: case.name)
 def test_matches_the_oracle(case: Case) -> None:
+    conform(_trial(case), ROUTES)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("case", CASES["argmax"], ids=lambda case: case.name)
+def test_matches_the_oracle_with_two_threads(case: Case) -> None:
+    conform(_trial(case), ROUTES)
+
+
+def _trial(case: Case) -> Trial:
     logits, mask = _inputs(case)
     out = poisoned(case.batch, dtype=torch.int64)
     expected = oracle.argmax(logits.numpy(), None if mask is None else mask.numpy())
     inputs = {"logits": logits} if mask is None else {"logits": logits, "mask": mask}
-    trial = Trial(
+    return Trial(
         inputs,
         {"out": out},
         lambda route: IMPLEMENTATIONS["argmax"][route](logits, mask, out),
         {"out": expected},
         {"out": EXACT},
     )
-    conform(trial, plan(Problem(DeviceKind.CPU)))
 
 
-def test_the_lowest_of_equal_maxima_wins_wherever_it_stands() -> None:
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_lowest_of_equal_maxima_wins_wherever_it_stands(route: Route) -> None:
     out = poisoned(1, dtype=torch.int64)
-    for vocab in (5, 64, 1000, 40000):
+    for vocab in (2, 5, 31, 64, 255, 257, 1000, 40000):
         for first in (0, 1, vocab // 2, vocab - 2):
             logits = torch.zeros(1, vocab)
             logits[0, [first, vocab - 1]] = 1.0
-            argmax(logits, None, out)
+            IMPLEMENTATIONS["argmax"][route](logits, None, out)
             assert out.item() == first
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_a_row_without_an_answer_is_an_error_that_names_it(value: float) -> None:
-    logits = torch.zeros(3, 40)
-    logits[1] = value
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("place", [0, 7, 8, 255, 299])
+def test_a_row_with_nan_is_an_error_that_names_it(route: Route, place: int) -> None:
+    logits = torch.zeros(3, 300)
+    logits[1, place] = torch.nan
     with pytest.raises(ValueError, match="row 1"):
-        argmax(logits, None, poisoned(3, dtype=torch.int64))
+        IMPLEMENTATIONS["argmax"][route](logits, None, poisoned(3, dtype=torch.int64))
 
 
-def test_an_empty_mask_is_an_error() -> None:
+@pytest.mark.parametrize("route", ROUTES)
+def test_nothing_but_negative_infinity_is_an_error(route: Route) -> None:
+    logits = torch.zeros(3, 40)
+    logits[2] = -torch.inf
+    with pytest.raises(ValueError, match="row 2"):
+        IMPLEMENTATIONS["argmax"][route](logits, None, poisoned(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_empty_mask_is_an_error(route: Route) -> None:
     mask = torch.zeros(1, 2, dtype=torch.int32)
     with pytest.raises(ValueError, match="row 0"):
-        argmax(torch.zeros(1, 40), mask, poisoned(1, dtype=torch.int64))
+        IMPLEMENTATIONS["argmax"][route](torch.zeros(1, 40), mask, poisoned(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_masked_is_not_looked_at(route: Route) -> None:
+    logits, out = torch.tensor([[0.0, torch.nan, torch.inf, 1.0, 2.0]]), poisoned(1, dtype=torch.int64)
+    IMPLEMENTATIONS["argmax"][route](logits, allow_only([0, 3], 5)[None], out)
+    assert out.item() == 3
 
 
 def test_bits_past_the_vocabulary_allow_nothing() -> None:

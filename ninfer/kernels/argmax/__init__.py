@@ -6,8 +6,8 @@ Shapes: logits [B, V]; mask [B, ceil(V / 32)] or [1, ceil(V / 32)] (one mask for
 Dtypes: logits fp32; mask int32; out int64.
 Domain: logits without NaN; every row has an allowed logit above -inf.
 Effects: writes out. A row without an answer raises ValueError, and out is then unspecified.
-Workspace: the torch route copies the logits when a mask is given.
-Numeric criterion: exact; ties go to the lowest id.
+Workspace: the compiled routes keep one value per 256 columns; the torch route copies the logits when a mask is given.
+Numeric criterion: exact; ties go to the lowest id. The answer is checked when the op returns, so no tape can hold it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from types import MappingProxyType
 
 import torch
 
-from ninfer.kernels.argmax import torch_cpu
+from ninfer.kernels.argmax import compiled_cpu, torch_cpu
 from ninfer.kernels.argmax.plan import plan
 from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"argmax": MappingProxyType({Route.CPU_TORCH: torch_cpu.argmax})}
+    {"argmax": MappingProxyType(compiled_routes(compiled_cpu.argmax) | {Route.CPU_TORCH: torch_cpu.argmax})}
 )
 
 
@@ -38,5 +39,5 @@ def argmax(logits: torch.Tensor, mask: torch.Tensor | None, out: torch.Tensor) -
     if mask is not None:
         rows = 1 if mask.shape[:1] == (1,) else batch
         check("argmax", "mask", mask, (rows, -(-vocab // 32)), torch.int32)
-    route = plan(Problem(device_kind(logits)))[0]
+    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["argmax"][route](logits, mask, out)

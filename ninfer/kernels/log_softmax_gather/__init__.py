@@ -6,9 +6,11 @@ Shapes: logits [T, V]; targets, out [T]; ids_out, values_out [T, k].
 Dtypes: logits, out, values_out fp32; targets, ids_out int64. Natural logarithms.
 Domain: no NaN and no +inf; a finite logit in every row; 0 <= targets < V; 0 <= k <= V; any T >= 0.
 Effects: writes the outputs.
-Workspace: the torch route allocates one tensor of V per row, a row at a time.
-Numeric criterion: tolerances.LOG_PROBABILITY against the oracle, ids exact; rows are computed one by one, and
-    `top_logprobs` gives a token exactly the value of `log_softmax_gather`.
+Workspace: the compiled routes keep one value per 256 columns of every row; the torch route allocates one tensor of V
+    per row, a row at a time.
+Numeric criterion: tolerances.LOG_PROBABILITY against the oracle, ids exact. The order of additions is fixed by the
+    column alone, so a row's bits are its own, and `top_logprobs` gives a token exactly the value of
+    `log_softmax_gather`. A row with NaN spoils no other.
 """
 
 from __future__ import annotations
@@ -19,14 +21,19 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
-from ninfer.kernels.log_softmax_gather import torch_cpu
+from ninfer.kernels.log_softmax_gather import compiled_cpu, torch_cpu
 from ninfer.kernels.log_softmax_gather.plan import plan
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
-        "log_softmax_gather": MappingProxyType({Route.CPU_TORCH: torch_cpu.log_softmax_gather}),
-        "top_logprobs": MappingProxyType({Route.CPU_TORCH: torch_cpu.top_logprobs}),
+        "log_softmax_gather": MappingProxyType(
+            compiled_routes(compiled_cpu.log_softmax_gather) | {Route.CPU_TORCH: torch_cpu.log_softmax_gather}
+        ),
+        "top_logprobs": MappingProxyType(
+            compiled_routes(compiled_cpu.top_logprobs) | {Route.CPU_TORCH: torch_cpu.top_logprobs}
+        ),
     }
 )
 
@@ -42,7 +49,7 @@ def log_softmax_gather(logits: torch.Tensor, targets: torch.Tensor, out: torch.T
     check("log_softmax_gather", "out", out, (rows,), torch.float32)
     if rows and not 0 <= int(targets.min()) <= int(targets.max()) < vocab:
         raise ValueError(f"log_softmax_gather: targets must lie in [0, {vocab}), got {targets.tolist()}")
-    route = plan(Problem(device_kind(logits)))[0]
+    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["log_softmax_gather"][route](logits, targets, out)
 
 
@@ -57,5 +64,5 @@ def top_logprobs(logits: torch.Tensor, k: int, ids_out: torch.Tensor, values_out
         raise ValueError(f"top_logprobs: k must lie in [0, {vocab}], got {k}")
     check("top_logprobs", "ids_out", ids_out, (rows, k), torch.int64)
     check("top_logprobs", "values_out", values_out, (rows, k), torch.float32)
-    route = plan(Problem(device_kind(logits)))[0]
+    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["top_logprobs"][route](logits, k, ids_out, values_out)
