@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,11 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer.kernels.kv_cache import PAGE_TOKENS, KvCodec, KvPool, Plane, kv_append, make_kv_pool
+from ninfer.kernels.native import bodies, record
 from ninfer.kernels.paged_attention import IMPLEMENTATIONS, compiled_cpu, oracle, paged_attention
 from ninfer.kernels.paged_attention.cases import CASES, Case
+from ninfer.kernels.routes import Route
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.tolerances import ATTENTION
-from tests.kernels.harness import Trial, conform, poisoned, routes_here, same_bits
+from tests.kernels.harness import COMPILED, Trial, compare, conform, poisoned, routes_here, same_bits
+
+
+def _routes() -> tuple[Route, ...]:
+    return routes_here(IMPLEMENTATIONS["paged_attention"], compiled_cpu.SOURCE)
 
 
 def _normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -77,7 +85,7 @@ def test_matches_the_oracle(case: Case, codec: KvCodec) -> None:
         {"out": oracle.paged_attention(q.numpy(), keys, values, case.starts, case.counts, scale)},
         {"out": ATTENTION},
     )
-    conform(trial, routes_here(IMPLEMENTATIONS["paged_attention"], compiled_cpu.SOURCE))
+    conform(trial, _routes())
 
 
 @dataclass(frozen=True)
@@ -98,14 +106,17 @@ def _sequence(length: int, heads: int, kv_heads: int, dim: int, seed: int) -> Se
     return Sequence(q, *(_normal(length, kv_heads, dim, seed=3 * seed + side) for side in (1, 2)))
 
 
-def _step(pool: KvPool, tables: list[list[int]], parts: list[tuple[Sequence, int, int]]) -> list[torch.Tensor]:
+def _step(
+    pool: KvPool, tables: list[list[int]], parts: list[tuple[Sequence, int, int]], route: Route | None = None
+) -> list[torch.Tensor]:
     """Append and attend to tokens [begin, end) of each sequence in one call; its output per sequence."""
     for table, (x, begin, end) in zip(tables, parts, strict=True):
         kv_append(pool, x.k[begin:end], x.v[begin:end], _slots(table, begin, end))
     segments = Segments(tuple(end - begin for _, begin, end in parts), tuple(begin for _, begin, _ in parts))
     q = torch.cat([x.q[begin:end] for x, begin, end in parts])
     out = poisoned(*q.shape)
-    paged_attention(q, pool, _matrix(tables, max(map(len, tables))), segments, 0.125, out)
+    attend = paged_attention if route is None else IMPLEMENTATIONS["paged_attention"][route]
+    attend(q, pool, _matrix(tables, max(map(len, tables)) + 2), segments, 0.125, out)
     assert bool(out.isfinite().all()), "an unwritten column was read"
     return list(out.split(segments.counts))
 
@@ -116,9 +127,9 @@ def _pool(codec: KvCodec, pages: int, x: Sequence) -> KvPool:
     return pool
 
 
-def _whole(x: Sequence, codec: KvCodec) -> torch.Tensor:
+def _whole(x: Sequence, codec: KvCodec, route: Route | None = None) -> torch.Tensor:
     table = list(range(_pages(x.length)))
-    return _step(_pool(codec, len(table), x), [table], [(x, 0, x.length)])[0]
+    return _step(_pool(codec, len(table), x), [table], [(x, 0, x.length)], route)[0]
 
 
 GEOMETRIES = [(1, 1, 64), (2, 1, 64), (6, 1, 128), (4, 2, 192), (17, 1, 64)]
@@ -139,6 +150,93 @@ def test_bits_do_not_depend_on_chunks(geometry: tuple[int, int, int], codec: KvC
         end = min(begin + chunk, 200)
         pieces += _step(pool, [table[: _pages(end)]], [(x, begin, end)])
     assert same_bits(torch.cat(pieces), wanted)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets torch's number of threads for the rest of the test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("route", COMPILED)
+def test_bits_of_compiled_routes_do_not_depend_on_calls_or_threads(
+    route: Route, threads: Callable[[int], None]
+) -> None:
+    """Over borders of spans (512 keys), with chunks and single tokens, alone and in a batch, on 1, 2 and 3 threads."""
+    if route not in _routes():
+        pytest.skip("this machine cannot run it")
+    x, other = _sequence(1100, 4, 2, 64, seed=2), _sequence(70, 4, 2, 64, seed=3)
+    threads(1)
+    wanted, wanted_other = _whole(x, KvCodec.INT8, route), _whole(other, KvCodec.INT8, route)
+    table, table_other = list(range(18)), [19, 18]
+    ends = [0, 1, 40, 64, 500, 511, 512, 513, 530, 600, 1020, 1024, 1025, 1026, 1100]
+    for count in (1, 2, 3):
+        threads(count)
+        pool, pieces = _pool(KvCodec.INT8, 20, x), []
+        _step(pool, [table_other], [(other, 0, 69)], route)
+        for begin, end in pairwise(ends):
+            alone = _step(pool, [table], [(x, begin, end)], route)[0]
+            both = _step(pool, [table_other, table], [(other, 69, 70), (x, begin, end)], route)
+            assert same_bits(both[1], alone)
+            assert same_bits(both[0], wanted_other[69:])
+            pieces.append(alone)
+        assert same_bits(torch.cat(pieces), wanted)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_all_groups_and_numbers_of_tokens(group: int, dim: int) -> None:
+    rng = np.random.default_rng(10 * group + dim)
+    counts = tuple(int(n) for n in (*rng.integers(1, 5, 2), rng.integers(5, 131)))
+    starts = tuple(int(n) for n in rng.integers(0, 150, 3))
+    lengths = [start + count for start, count in zip(starts, counts, strict=True)]
+    tables = _tables(rng, lengths, 20)
+    pool, segments = make_kv_pool(KvCodec.BF16, 20, 2, dim), Segments(counts, starts)
+    _poison(pool)
+    for seed, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+        k, v = (_normal(length, 2, dim, seed=2 * seed + side) for side in (0, 1))
+        kv_append(pool, k, v, _slots(table, 0, length))
+    q, matrix, scale = _normal(segments.total, 2 * group, dim), _matrix(tables, 9), dim**-0.5
+    rows = list(zip(tables, lengths, strict=True))
+    keys, values = ([_represented(side, *row) for row in rows] for side in (pool.keys, pool.values))
+    wanted = oracle.paged_attention(q.numpy(), keys, values, starts, counts, scale)
+    for route in _routes():
+        out = poisoned(*q.shape)
+        IMPLEMENTATIONS["paged_attention"][route](q, pool, matrix, segments, scale, out)
+        compare(route.value, out, wanted, ATTENTION)
+
+
+@pytest.mark.parametrize("side", ["k", "v"])
+def test_a_nan_token_shows_only_in_queries_that_see_it(side: str) -> None:
+    x = _sequence(130, 2, 1, 64, seed=5)
+    wanted = _whole(x, KvCodec.BF16)
+    getattr(x, side)[70] = float("nan")
+    for route in set(_routes()) - {Route.CPU_TORCH}:
+        table, pool = [0, 1, 2], _pool(KvCodec.BF16, 3, x)
+        kv_append(pool, x.k, x.v, _slots(table, 0, 130))
+        out = poisoned(130, 2, 64)
+        IMPLEMENTATIONS["paged_attention"][route](x.q, pool, _matrix([table], 3), Segments((130,), (0,)), 0.125, out)
+        np.testing.assert_allclose(out[:70].numpy(), wanted[:70].numpy(), rtol=1e-4, atol=1e-5)
+        assert bool(out[70:].isnan().all())
+
+
+def test_a_tape_reads_tables_and_starts_anew() -> None:
+    x = _sequence(600, 4, 2, 64, seed=6)
+    wanted = _whole(x, KvCodec.BF16)
+    for body in bodies(compiled_cpu.SOURCE)[:1]:
+        pool = _pool(KvCodec.BF16, 20, x)
+        kv_append(pool, x.k, x.v, _slots(list(range(10, 20)), 0, 600))
+        q, tables, segments, out = poisoned(1, 4, 64), _matrix([[0]], 12), Segments((1,), (0,)), poisoned(1, 4, 64)
+        with record() as tape:
+            compiled_cpu.paged_attention(body, q, pool, tables, segments, 0.125, out)
+        tables[0, :10] = torch.arange(10, 20)
+        for position in (0, 63, 64, 511, 512, 599):
+            segments.data[2, 0] = position
+            q.copy_(x.q[position : position + 1])
+            tape.run()
+            assert same_bits(out, wanted[position : position + 1])
 
 
 def test_bits_do_not_depend_on_how_many_tiles_are_held_at_once() -> None:

@@ -14,7 +14,7 @@ Workspace: the compiled route keeps the queries of one tile, a few decoded keys 
 Numeric criterion: tolerances.ATTENTION against the oracle. Keys are divided by absolute position into pages, and
     pages are merged in their order (the compiled route: within spans of 8 pages, which are merged in their order); a
     query's bits depend on its own keys only, not on later keys, on page ids, on other rows or on how its sequence was
-    cut into calls. A NaN among a row's keys or values stays with the queries that see it.
+    cut into calls. In the compiled route a NaN among a row's keys or values shows only in queries that may see it.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ CASES: Mapping[str, tuple[Case, ...]] = MappingProxyType(
             Case("decode_batch", 4, 1, 64, (0, 63, 64, 127, 128, 300, 5, 191), (1,) * 8),
             Case("mixed", 2, 2, 64, (10, 0, 250, 64), (1, 40, 3, 64)),
             Case("wide_group", 20, 1, 64, (31,), (5,)),
+            Case("no_group", 3, 3, 128, (70,), (60,)),
+            Case("long", 8, 2, 256, (505, 1023, 1300), (20, 1, 3)),
         )
     }
 )
