@@ -124,8 +124,9 @@ class _Uses:
         stated = self._recipe.policy(spec.name)
         pieces = self._pieces[self._recipe.owner(spec.name) or spec.name]
         values = {**self._imported(pieces[0]), **stated.auxiliaries}
+        a8, has_divisor = self._recipe.a8_permitted, _INPUT_DIVISOR in values
         policy = stated.policy or min(
-            (_default_policy(piece.format, _INPUT_DIVISOR in values) for piece in pieces), key=_POLICY_ORDER.index
+            (_default_policy(piece.format, a8, has_divisor) for piece in pieces), key=_POLICY_ORDER.index
         )
         needs_divisor = policy is ActivationPolicy.ALLOW_A4 and any(piece.format is Format.NVFP4 for piece in pieces)
         if needs_divisor and _INPUT_DIVISOR not in values:
@@ -152,11 +153,12 @@ class _Uses:
         return WholeBinding(self._objects[key].id)
 
 
-def _default_policy(fmt: Format, has_divisor: bool) -> ActivationPolicy:
+def _default_policy(fmt: Format, a8: bool, has_divisor: bool) -> ActivationPolicy:
     """The permission a format suggests. Without an activation divisor NVFP4 has no A4 path to permit."""
-    if fmt is Format.FP8_ROW:
-        return ActivationPolicy.ALLOW_A8
-    return ActivationPolicy.ALLOW_A4 if fmt is Format.NVFP4 and has_divisor else ActivationPolicy.A16_ONLY
+    if fmt is Format.NVFP4 and has_divisor:
+        return ActivationPolicy.ALLOW_A4
+    allowed = fmt is Format.FP8_ROW or (a8 and not fmt.is_direct)
+    return ActivationPolicy.ALLOW_A8 if allowed else ActivationPolicy.A16_ONLY
 
 
 def _components(model: QwenModel) -> dict[str, Component]:

@@ -64,6 +64,7 @@ class Recipe:
 
     Attributes:
         model: configs of all components, for recipes that depend on architecture or depth.
+        a8_permitted: whether Uses of quantised weights permit 8-bit activations unless `use` says otherwise.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Recipe:
         sources: Iterable[str],
     ) -> None:
         self.model = model
+        self.a8_permitted = False
         self._specs = {spec.name: spec for spec in parameters}
         self._shares = {spec.name: spec.shares for spec in self._specs.values() if spec.shares is not None}
         self._groups = list(groups)
@@ -148,6 +150,10 @@ class Recipe:
             earlier = self._uses.get(name, UsePolicy())
             values = {role: _auxiliary(self._specs[name], role, value) for role, value in (auxiliaries or {}).items()}
             self._uses[name] = UsePolicy(chosen or earlier.policy, {**earlier.auxiliaries, **values})
+
+    def permit_a8(self) -> None:
+        """Permit 8-bit activations wherever a weight ends up quantised and `use` states no policy."""
+        self.a8_permitted = True
 
     def group(self, *patterns: str) -> None:
         """Store the matching parameters as one object, rows in the order of the patterns.

@@ -14,6 +14,7 @@ from ninfer.artifact.formats import Format
 from ninfer.artifact.reader import ArtifactReader
 from ninfer.artifact.validate import validate
 from ninfer.convert import convert
+from ninfer.convert.recipe import Recipe
 from ninfer.models.qwen3_5.config import ModelConfig
 from ninfer.models.qwen3_5.inventory import inventory
 from tests.checkpoints import Checkpoint, dense_checkpoint, moe_checkpoint, write_tensors
@@ -43,13 +44,13 @@ def check_values(artifact: Path, checkpoint: Checkpoint) -> None:
             np.testing.assert_array_equal(found, decoded_as(values, formats[name]), err_msg=name)
 
 
-@pytest.mark.parametrize("recipe", ["bf16", "q8", "fp8", "groupwise"])
+@pytest.mark.parametrize("recipe", ["bf16", "q8", "q4", "fp8", "groupwise"])
 def test_dense_values(dense: Checkpoint, tmp_path: Path, recipe: str) -> None:
     convert(dense.path, tmp_path / "m.ninfer", recipe=recipe)
     check_values(tmp_path / "m.ninfer", dense)
 
 
-@pytest.mark.parametrize("recipe", ["bf16", "q8", "fp8", "groupwise"])
+@pytest.mark.parametrize("recipe", ["bf16", "q8", "q4", "fp8", "groupwise"])
 def test_moe_values(moe: Checkpoint, tmp_path: Path, recipe: str) -> None:
     convert(moe.path, tmp_path / "m.ninfer", recipe=recipe)
     check_values(tmp_path / "m.ninfer", moe)
@@ -181,6 +182,40 @@ def test_optional_components_share_no_object_with_text(dense: Checkpoint, tmp_pa
         for name, binding in reader.directory.bindings.items():
             for part in reader.directory.parts(binding):
                 assert part.object.split("/")[0] == name.split("/")[0]
+
+
+@pytest.mark.parametrize(("recipe", "twin"), [("q8-cpu", "q8"), ("q4-cpu", "q4")])
+def test_cpu_recipes_differ_in_permissions_only(dense: Checkpoint, tmp_path: Path, recipe: str, twin: str) -> None:
+    directories = []
+    for name in (recipe, twin):
+        convert(dense.path, tmp_path / f"{name}.ninfer", recipe=name, proposal=40)
+        with ArtifactReader.open(tmp_path / f"{name}.ninfer") as reader:
+            directories.append(reader.directory)
+    permissive, strict = directories
+    assert permissive.objects == strict.objects
+    assert permissive.bindings == strict.bindings
+    formats = formats_of(permissive)
+    for use in permissive.uses:
+        quantised = formats[use.parameter] != "bf16"
+        assert use.activation_policy is (ActivationPolicy.ALLOW_A8 if quantised else ActivationPolicy.A16_ONLY), use
+    heads = {"text/output_head", "proposal/head", "text/layers/0/mlp/up"}
+    assert heads <= {use.parameter for use in permissive.uses if formats[use.parameter] != "bf16"}
+    assert {use.activation_policy for use in strict.uses} == {ActivationPolicy.A16_ONLY}
+
+
+def test_permission_follows_the_format_and_what_is_said_later(plain: Checkpoint, tmp_path: Path) -> None:
+    def override(recipe: Recipe) -> None:
+        recipe.assign("text/layers/0/mlp/up", "bf16")
+        recipe.assign("text/layers/0/mlp/down", "bf16", rows=(0, 8))
+        recipe.use("text/layers/1/mlp/up", "A16Only")
+
+    convert(plain.path, tmp_path / "m.ninfer", recipe="q8-cpu", overrides=[override])
+    with ArtifactReader.open(tmp_path / "m.ninfer") as reader:
+        policies = {use.parameter: use.activation_policy for use in reader.directory.uses}
+    for name in ("text/layers/0/mlp/up", "text/layers/0/mlp/down", "text/layers/1/mlp/up"):
+        assert policies[name] is ActivationPolicy.A16_ONLY
+    assert policies["text/layers/0/mlp/gate"] is ActivationPolicy.ALLOW_A8
+    assert policies["text/output_head"] is ActivationPolicy.ALLOW_A8
 
 
 @pytest.mark.parametrize(("recipe", "policy"), [("q8", "A16Only"), ("fp8", "AllowA8")])

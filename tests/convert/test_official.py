@@ -99,6 +99,19 @@ def test_dense_assignment(name: str, vocabulary: str) -> None:
     assert recipe.owner("dflash2/layers/0/attention/context_key") == "dflash2/layers/0/attention/key"
 
 
+@pytest.mark.parametrize("name", ["q4", "q4-cpu"])
+@pytest.mark.parametrize("text", [{**DENSE, **LAYERS}, {**MOE, **MOE_LAYERS}])
+def test_four_bit_assignment(name: str, text: dict[str, Any]) -> None:
+    _, found = run(name, text)
+    wanted = {**OPTIONAL, "text/token_embedding": "q6_g64_fp16", "text/output_head": "q6_g64_fp16"}
+    assert {key: found[key] for key in wanted} == wanted
+    kept = ("a_projection", "b_projection", "router", "shared_score")
+    for key, fmt in found.items():
+        if key.startswith("text/layers/") and fmt not in ("fp32", "q4_g64_fp16"):
+            assert fmt == "bf16"
+            assert key.endswith(kept) or "norm" in key or key.endswith("convolution")
+
+
 @pytest.mark.parametrize("name", ["groupwise", "qwen3_6_35b_a3b"])
 def test_moe_assignment(name: str) -> None:
     _, found = run(name, {**MOE, **MOE_LAYERS})

@@ -305,7 +305,7 @@ def test_recipes_that_cannot_be_loaded(tmp_path: Path) -> None:
     empty = tmp_path / "empty.py"
     empty.write_text("recipe = 3")
     for name, message in (
-        ("q9", "unknown recipe 'q9'; expected one of bf16, q8, fp8, groupwise"),
+        ("q9", "unknown recipe 'q9'; expected one of bf16, q8, q4, fp8, q8-cpu"),
         (str(tmp_path / "absent.py"), r"absent\.py: recipe file is missing"),
         (str(file), r"bad\.py: recipe file failed: ValueError: boom"),
         (str(empty), r"empty\.py: defines no function 'recipe'"),

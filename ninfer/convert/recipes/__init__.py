@@ -14,7 +14,10 @@ from ninfer.errors import ConfigError
 RECIPES: Mapping[str, RecipeFunction] = {
     "bf16": uniform.bf16,
     "q8": uniform.q8,
+    "q4": uniform.q4,
     "fp8": uniform.fp8,
+    "q8-cpu": uniform.q8_cpu,
+    "q4-cpu": uniform.q4_cpu,
     "groupwise": official.groupwise,
     "qwen3_6_27b": official.qwen3_6_27b,
     "qwen3_8_27b": official.qwen3_8_27b,

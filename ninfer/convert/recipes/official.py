@@ -9,7 +9,7 @@ from __future__ import annotations
 from ninfer.artifact.formats import Format
 from ninfer.convert.methods import fp8_row_maxabs, import_encoded
 from ninfer.convert.recipe import Recipe
-from ninfer.convert.recipes.common import assign_head, assign_present, keep_bf16
+from ninfer.convert.recipes.common import assign_head, assign_optional, assign_present, keep_bf16
 from ninfer.errors import ConfigError
 from ninfer.models.qwen3_5.config import Architecture
 
@@ -41,16 +41,6 @@ _MOE = (
     (f"{_BLOCK}moe/experts/*/down", Format.Q5),
     *((f"text/layers/{layer}/moe/experts/*/down", Format.Q6) for layer in (34, 38, 39)),
 )
-_VISION = (
-    ("vision/patch_embedding", Format.Q6),
-    ("vision/merger/fc?", Format.Q8),
-    ("vision/layers/*/attention/query", Format.Q4),
-    ("vision/layers/*/attention/key", Format.Q4),
-    ("vision/layers/*/attention/value", Format.Q4),
-    ("vision/layers/*/attention/output", Format.Q5),
-    ("vision/layers/*/mlp/fc1", Format.Q4),
-    ("vision/layers/*/mlp/fc2", Format.Q5),
-)
 
 
 def groupwise(recipe: Recipe) -> None:
@@ -79,7 +69,7 @@ def qwen3_6_35b_a3b(recipe: Recipe) -> None:
 def qwen3_6_27b_nvfp4(recipe: Recipe) -> None:
     """Qwen3.6-27B with NVFP4 block projections imported from the source `encoded`."""
     _require(recipe, Architecture.DENSE)
-    _optional_components(recipe)
+    assign_optional(recipe)
     recipe.assign("text/token_embedding", Format.Q8)
     assign_head(recipe, Format.Q8)
     _import_blocks(recipe, (*_MIXERS, *_GDN, *_MLP), Format.NVFP4, range(recipe.model.text.num_layers))
@@ -92,7 +82,7 @@ def qwen3_6_27b_nvfp4(recipe: Recipe) -> None:
 def qwen3_8_27b_nvfp4(recipe: Recipe) -> None:
     """Qwen3.8-27B: NVFP4 MLPs below layer 56, FP8 elsewhere, imported from the source `encoded`."""
     _require(recipe, Architecture.DENSE)
-    _optional_components(recipe)
+    assign_optional(recipe)
     recipe.assign("text/token_embedding", Format.FP8_ROW, fp8_row_maxabs)
     if recipe.owner("text/output_head") is None:
         recipe.assign("text/output_head", Format.FP8_ROW, import_encoded, source=ENCODED)
@@ -107,7 +97,7 @@ def qwen3_8_27b_nvfp4(recipe: Recipe) -> None:
 
 
 def _groupwise(recipe: Recipe, dense_vocabulary: Format) -> None:
-    _optional_components(recipe)
+    assign_optional(recipe)
     if recipe.model.text.architecture is Architecture.DENSE:
         assign_present(recipe, _DENSE)
         recipe.assign("text/token_embedding", dense_vocabulary)
@@ -119,16 +109,6 @@ def _groupwise(recipe: Recipe, dense_vocabulary: Format) -> None:
     keep_bf16(recipe)
     if recipe.model.text.architecture is Architecture.DENSE and recipe.matches(f"{_BLOCK}gdn/a_projection"):
         recipe.separate(f"{_BLOCK}gdn/?_projection")
-
-
-def _optional_components(recipe: Recipe) -> None:
-    """MTP and drafters Q8, vision by its own table, the proposal head Q4."""
-    for component in recipe.model.speculative:
-        for name in recipe.free_parameters(f"{component}/*"):
-            recipe.assign(name, Format.Q8)
-    assign_present(recipe, _VISION)
-    assign_present(recipe, [("proposal/head", Format.Q4)])
-    keep_bf16(recipe)
 
 
 def _import_blocks(recipe: Recipe, names: tuple[str, ...], fmt: Format, layers: range) -> None:
