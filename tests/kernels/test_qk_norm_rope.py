@@ -15,7 +15,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import (
 from ninfer.kernels.qk_norm_rope import IMPLEMENTATIONS, RopeSpec, compiled_cpu, oracle, qk_norm_rope
 from ninfer.kernels.qk_norm_rope.cases import CASES, Case
 from ninfer.kernels.tolerances import ROTATION
-from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, routes_here
+from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, routes_here, same_bits
 
 EPS = 1e-6
 
@@ -101,6 +101,17 @@ def test_rows_do_not_depend_on_the_call(heads: int, head_dim: int, rotary: int) 
 
     positions = torch.randint(0, 262144, (9, 3), generator=torch.Generator().manual_seed(1)).int()
     assert_rows_independent(run, _normal(9, heads, head_dim), _normal(9, 1, head_dim, seed=5), positions)
+
+
+def test_outputs_may_replace_their_inputs() -> None:
+    q, k, weights = _normal(5, 2, 64), _normal(5, 1, 64, seed=1), (_normal(64, seed=2), _normal(64, seed=3))
+    positions, rope = torch.arange(15, dtype=torch.int32).view(3, 5), RopeSpec(1e4, 16, (4, 2, 2))
+    for route in routes_here(IMPLEMENTATIONS["qk_norm_rope"], compiled_cpu.SOURCE):
+        run = IMPLEMENTATIONS["qk_norm_rope"][route]
+        outs, replaced = (poisoned(5, 2, 64), poisoned(5, 1, 64)), (q.clone(), k.clone())
+        run(q, k, *weights, EPS, positions, rope, *outs)
+        run(*replaced, *weights, EPS, positions, rope, *replaced)
+        assert all(map(same_bits, replaced, outs))
 
 
 def test_bad_arguments_are_named() -> None:

@@ -10,7 +10,7 @@ Math, per token and head x with weight w: y = (1 + w) x / sqrt(mean(x^2) + eps);
 Shapes: q, q_out [T, Hq, D]; k, k_out [T, Hkv, D]; q_weight, k_weight [D]; positions [3, T] (t, h, w).
 Dtypes: all fp32, positions int32.
 Domain: rotary_dim <= D; positions in [0, 2**24).
-Effects: writes q_out and k_out.
+Effects: writes q_out and k_out, which may be q and k themselves.
 Workspace: the compiled route keeps one token's sines in scratch; the torch route allocates a few tensors of the
     outputs' size.
 Numeric criterion: tolerances.ROTATION against the oracle at the same represented angles; a row's bits are its own.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ninfer.kernels import gated_sigmoid, kv_append, linear, paged_attention, qk_norm_rope
+from ninfer.kernels import gated_sigmoid, kv_append, linear, paged_attention, projections, qk_norm_rope
 from ninfer.kernels.arena import Arena
 from ninfer.kernels.kv_cache import KvPool
 from ninfer.kernels.qk_norm_rope import RopeSpec
@@ -45,16 +45,14 @@ class Attention:
         """out f32[T, H] = residual + attention(x f32[T, H]); appends this batch's keys and values to `kv`."""
         w, c, tokens = self.weights, self.config, x.shape[0]
         heads, kv_heads = (tokens, c.heads, c.head_dim), (tokens, c.kv_heads, c.head_dim)
-        q, k, v = arena.take(*heads), arena.take(*kv_heads), arena.take(*kv_heads)
-        linear(x, w.query, q.view(tokens, -1))
-        linear(x, w.key, k.view(tokens, -1))
-        linear(x, w.value, v.view(tokens, -1))
-        q_rot, k_rot = arena.take(*heads), arena.take(*kv_heads)
+        q, gate, mixed = (arena.take(*heads) for _ in range(3))
+        k, v = arena.take(*kv_heads), arena.take(*kv_heads)
+        q_rows, gate_rows, mixed_rows = (y.view(tokens, -1) for y in (q, gate, mixed))
+        weights, outs = (w.query, w.gate, w.key, w.value), (q_rows, gate_rows, k.view(tokens, -1), v.view(tokens, -1))
+        projections(x, weights, outs)
         rope = RopeSpec(c.rope_theta, c.rotary_dim, c.mrope_section)
-        qk_norm_rope(q, k, w.query_norm, w.key_norm, self.eps, batch.positions, rope, q_rot, k_rot)
-        kv_append(kv, k_rot, v, batch.slots)
-        mixed, gate, gated = (arena.take(*heads) for _ in range(3))
-        paged_attention(q_rot, kv, batch.tables, batch.segments, c.head_dim**-0.5, mixed)
-        linear(x, w.gate, gate.view(tokens, -1))
-        gated_sigmoid(mixed.view(tokens, -1), gate.view(tokens, -1), gated.view(tokens, -1))
-        linear(gated.view(tokens, -1), w.output, out, residual)
+        qk_norm_rope(q, k, w.query_norm, w.key_norm, self.eps, batch.positions, rope, q, k)
+        kv_append(kv, k, v, batch.slots)
+        paged_attention(q, kv, batch.tables, batch.segments, c.head_dim**-0.5, mixed)
+        gated_sigmoid(mixed_rows, gate_rows, mixed_rows)
+        linear(mixed_rows, w.output, out, residual)
