@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ninfer.kernels import gated_rmsnorm, gdn_gates
 from ninfer.kernels.gated_rmsnorm import IMPLEMENTATIONS as NORM
 from ninfer.kernels.gated_rmsnorm import cases as norm_cases
-from ninfer.kernels.gated_rmsnorm import gated_rmsnorm
+from ninfer.kernels.gated_rmsnorm import compiled_cpu as norm_compiled
 from ninfer.kernels.gated_rmsnorm import oracle as norm_oracle
-from ninfer.kernels.gated_rmsnorm.plan import plan as norm_plan
 from ninfer.kernels.gdn_gates import IMPLEMENTATIONS as GATES_ROUTES
 from ninfer.kernels.gdn_gates import cases as gate_cases
-from ninfer.kernels.gdn_gates import gdn_gates
+from ninfer.kernels.gdn_gates import compiled_cpu as gate_compiled
 from ninfer.kernels.gdn_gates import oracle as gate_oracle
-from ninfer.kernels.gdn_gates.plan import plan as gate_plan
-from ninfer.kernels.routes import DeviceKind, Problem
+from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import GATES, ROW_NORM
-from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned
+from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, routes_here
+
+NORM_HERE = routes_here(NORM["gated_rmsnorm"], norm_compiled.SOURCE)
+GATES_HERE = routes_here(GATES_ROUTES["gdn_gates"], gate_compiled.SOURCE)
 
 
 def _normal(*shape: int, seed: int = 0, spread: float = 1.0) -> torch.Tensor:
@@ -38,16 +40,17 @@ def test_gates_match_the_oracle(case: gate_cases.Case) -> None:
         {"g": wanted[0], "beta": wanted[1]},
         {"g": GATES, "beta": GATES},
     )
-    conform(trial, gate_plan(Problem(DeviceKind.CPU)))
+    conform(trial, GATES_HERE)
 
 
-@pytest.mark.parametrize("heads", [1, 3, 32, 48])
-def test_gates_of_a_row_are_its_own(heads: int) -> None:
+@pytest.mark.parametrize("route", GATES_HERE, ids=lambda route: route.value)
+@pytest.mark.parametrize("heads", [1, 3, 48])
+def test_gates_of_a_row_are_its_own(heads: int, route: Route, two_threads: None) -> None:
     a_log, bias = _normal(heads, seed=2), _normal(heads, seed=3)
 
     def run(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         g, beta = poisoned(*a.shape), poisoned(*a.shape)
-        gdn_gates(a, b, a_log, bias, g, beta)
+        GATES_ROUTES["gdn_gates"][route](a, b, a_log, bias, g, beta)
         return g, beta
 
     assert_rows_independent(run, _normal(9, heads, spread=3), _normal(9, heads, seed=1, spread=3))
@@ -64,16 +67,17 @@ def test_norm_matches_the_oracle(case: norm_cases.Case) -> None:
         {"out": norm_oracle.gated_rmsnorm(x.numpy(), z.numpy(), weight.numpy(), 1e-6)},
         {"out": ROW_NORM},
     )
-    conform(trial, norm_plan(Problem(DeviceKind.CPU)))
+    conform(trial, NORM_HERE)
 
 
-@pytest.mark.parametrize(("heads", "width"), [(1, 16), (3, 20), (2, 64), (16, 128)])
-def test_norm_of_a_row_is_its_own(heads: int, width: int) -> None:
+@pytest.mark.parametrize("route", NORM_HERE, ids=lambda route: route.value)
+@pytest.mark.parametrize(("heads", "width"), [(1, 16), (3, 20), (16, 128)])
+def test_norm_of_a_row_is_its_own(heads: int, width: int, route: Route, two_threads: None) -> None:
     weight = _normal(width, seed=2)
 
     def run(x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor]:
         out = poisoned(*x.shape)
-        gated_rmsnorm(x, z, weight, 1e-6, out)
+        NORM["gated_rmsnorm"][route](x, z, weight, 1e-6, out)
         return (out,)
 
     assert_rows_independent(run, _normal(9, heads, width), _normal(9, heads, width, seed=1))

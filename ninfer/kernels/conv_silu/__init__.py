@@ -9,8 +9,8 @@ Domain: slots below S.
 Effects: writes out and history[targets]: the last K-1 columns of (history, x) of the row, before convolution.
     Every other slot keeps its bits.
 Workspace: the torch route allocates the padded rows.
-Numeric criterion: tolerances.CONVOLUTION against the oracle, history exact. Products are added in rising i, each
-    rounded on its own, so bits do not depend on the split of a sequence into calls nor on the batch.
+Numeric criterion: tolerances.CONVOLUTION against the oracle, history exact. Products are added in rising i, so bits do
+    not depend on the split of a sequence into calls nor on the batch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
-from ninfer.kernels.conv_silu import torch_cpu
+from ninfer.kernels.conv_silu import compiled_cpu, torch_cpu
 from ninfer.kernels.conv_silu.plan import plan
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import StateSlots, check_slots
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"conv_silu": MappingProxyType({Route.CPU_TORCH: torch_cpu.conv_silu})}
+    {"conv_silu": MappingProxyType(compiled_routes(compiled_cpu.conv_silu) | {Route.CPU_TORCH: torch_cpu.conv_silu})}
 )
 
 
@@ -50,5 +51,5 @@ def conv_silu(
         check("conv_silu", name, tensor, (segments.total, channels), torch.float32)
     check("conv_silu", "history", history, (history.shape[0], taps - 1, channels), torch.float32)
     check_slots("conv_silu", history.shape[0], segments.batch, slots)
-    route = plan(Problem(device_kind(x)))[0]
+    route = plan(Problem(device_kind(x), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["conv_silu"][route](x, weight, history, slots, segments, out)

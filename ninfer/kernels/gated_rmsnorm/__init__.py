@@ -17,12 +17,17 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check
-from ninfer.kernels.gated_rmsnorm import torch_cpu
+from ninfer.kernels.gated_rmsnorm import compiled_cpu, torch_cpu
 from ninfer.kernels.gated_rmsnorm.plan import plan
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"gated_rmsnorm": MappingProxyType({Route.CPU_TORCH: torch_cpu.gated_rmsnorm})}
+    {
+        "gated_rmsnorm": MappingProxyType(
+            compiled_routes(compiled_cpu.gated_rmsnorm) | {Route.CPU_TORCH: torch_cpu.gated_rmsnorm}
+        )
+    }
 )
 
 
@@ -38,5 +43,5 @@ def gated_rmsnorm(x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: f
     for name, tensor in (("x", x), ("z", z), ("out", out)):
         check("gated_rmsnorm", name, tensor, (tokens, heads, width), torch.float32)
     check("gated_rmsnorm", "weight", weight, (width,), torch.float32)
-    route = plan(Problem(device_kind(x)))[0]
+    route = plan(Problem(device_kind(x), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["gated_rmsnorm"][route](x, z, weight, eps, out)

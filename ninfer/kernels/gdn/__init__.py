@@ -5,15 +5,18 @@ Math, per row, token t and value head j with key head j // (Nv / Nk), in fp32 an
     S <- exp(g) S (decay); r = S k' (read); u = beta (v - r) (correct); S <- S + u k'^T (rank-one update);
     out = (S q') / sqrt(dk).
     Source: Yang et al., "Gated Delta Networks", arXiv 2412.06464, equation 10.
-Shapes: q, k [T, Nk, dk]; v, out [T, Nv, dv]; g, beta [T, Nv]; state [S, Nv, dv, dk]; slots one pair per row of
-    `segments`.
+Shapes: qkv [T, 2 Nk dk + Nv dv], a token's queries, then its keys, then its values, as the convolution writes them;
+    g, beta [T, Nv]; state [S, Nv, dv, dk]; slots one pair per row of `segments`; out [T, Nv, dv].
 Dtypes: all fp32.
 Domain: g <= 0; Nk divides Nv; slots below S.
 Effects: writes out and state[targets]; every other slot keeps its bits. `gdn_fold` writes exactly the state that
-    `gdn` writes, bit for bit, and no output.
-Workspace: the torch route allocates normalised keys and queries, spread over the value heads.
+    `gdn` writes, bit for bit, and no output; it does not read the queries.
+Workspace: the compiled routes keep 2 Nk + Nv numbers per token. The torch route allocates normalised keys and queries,
+    spread over the value heads.
 Numeric criterion: tolerances.RECURRENCE against the oracle. The recurrence runs token by token, so out and state
-    have the same bits however a sequence is cut into calls, in whatever batch and slots.
+    have the same bits however a sequence is cut into calls, in whatever batch and slots (torch: of a multiple of 16
+    bytes). The compiled routes multiply sums by a key's and a query's inverse norms, and by the decay, instead of their
+    terms.
 """
 
 from __future__ import annotations
@@ -23,25 +26,24 @@ from types import MappingProxyType
 
 import torch
 
-from ninfer.kernels.checks import check
-from ninfer.kernels.gdn import torch_cpu
+from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.gdn import compiled_cpu, torch_cpu
 from ninfer.kernels.gdn.plan import plan
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.routes import Problem, Route, device_kind
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import StateSlots, check_slots
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
-        "gdn": MappingProxyType({Route.CPU_TORCH: torch_cpu.gdn}),
-        "gdn_fold": MappingProxyType({Route.CPU_TORCH: torch_cpu.gdn_fold}),
+        "gdn": MappingProxyType(compiled_routes(compiled_cpu.gdn) | {Route.CPU_TORCH: torch_cpu.gdn}),
+        "gdn_fold": MappingProxyType(compiled_routes(compiled_cpu.gdn_fold) | {Route.CPU_TORCH: torch_cpu.gdn_fold}),
     }
 )
 
 
 def gdn(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    qkv: torch.Tensor,
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
@@ -54,16 +56,14 @@ def gdn(
     Raises:
         ValueError: a shape, dtype or slot outside the contract.
     """
-    _check("gdn", k, v, g, beta, state, slots, segments)
-    check("gdn", "q", q, tuple(k.shape), torch.float32)
-    check("gdn", "out", out, tuple(v.shape), torch.float32)
-    route = plan(Problem(device_kind(v)))[0]
-    IMPLEMENTATIONS["gdn"][route](q, k, v, g, beta, state, slots, segments, out)
+    _check("gdn", qkv, g, beta, state, slots, segments)
+    check("gdn", "out", out, (segments.total, *state.shape[1:3]), torch.float32)
+    route = plan(Problem(device_kind(qkv), body_for(compiled_cpu.SOURCE)))[0]
+    IMPLEMENTATIONS["gdn"][route](qkv, g, beta, state, slots, segments, out)
 
 
 def gdn_fold(
-    k: torch.Tensor,
-    v: torch.Tensor,
+    qkv: torch.Tensor,
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
@@ -75,31 +75,36 @@ def gdn_fold(
     Raises:
         ValueError: a shape, dtype or slot outside the contract.
     """
-    _check("gdn_fold", k, v, g, beta, state, slots, segments)
-    route = plan(Problem(device_kind(v)))[0]
-    IMPLEMENTATIONS["gdn_fold"][route](k, v, g, beta, state, slots, segments)
+    _check("gdn_fold", qkv, g, beta, state, slots, segments)
+    route = plan(Problem(device_kind(qkv), body_for(compiled_cpu.SOURCE)))[0]
+    IMPLEMENTATIONS["gdn_fold"][route](qkv, g, beta, state, slots, segments)
 
 
 def _check(
     op: str,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    qkv: torch.Tensor,
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
     slots: StateSlots,
     segments: Segments,
 ) -> None:
-    if state.dim() != 4 or k.dim() != 3 or k.shape[1] == 0 or state.shape[1] % k.shape[1]:
+    tokens, width = check_matrix(op, "qkv", qkv, torch.float32)
+    if state.dim() != 4 or not _key_heads(width, state):
         raise ValueError(
-            f"{op}: state must be [S, Nv, dv, dk] and k [T, Nk, dk] with Nk dividing Nv, "
-            f"got {list(state.shape)} and {list(k.shape)}"
+            f"{op}: state must be [S, Nv, dv, dk] and qkv [T, 2 Nk dk + Nv dv] with Nk dividing Nv, "
+            f"got {list(state.shape)} and {list(qkv.shape)}"
         )
-    stored, heads, dv, dk = state.shape
-    tokens = segments.total
-    check(op, "state", state, (stored, heads, dv, dk), torch.float32)
-    check(op, "k", k, (tokens, k.shape[1], dk), torch.float32)
-    check(op, "v", v, (tokens, heads, dv), torch.float32)
-    check(op, "g", g, (tokens, heads), torch.float32)
-    check(op, "beta", beta, (tokens, heads), torch.float32)
-    check_slots(op, stored, segments.batch, slots)
+    check(op, "state", state, tuple(state.shape), torch.float32)
+    check(op, "qkv", qkv, (segments.total, width), torch.float32)
+    check(op, "g", g, (tokens, state.shape[1]), torch.float32)
+    check(op, "beta", beta, (tokens, state.shape[1]), torch.float32)
+    check_slots(op, state.shape[0], segments.batch, slots)
+
+
+def _key_heads(width: int, state: torch.Tensor) -> int:
+    """Nk, or 0 where no Nk that divides Nv gives this width."""
+    _, heads, dv, dk = state.shape
+    keys = max(width - heads * dv, 0)
+    found = keys // (2 * dk)
+    return found if found and 2 * dk * found == keys and heads % found == 0 else 0

@@ -3,7 +3,8 @@
 Exactness: every call has the same shape for every token ([Nv, dv, dk] and [Nv, dk, 1]), whatever the number of
 tokens and rows, so its order of work is the same too. Rows of a batch are not merged into one call on purpose:
 torch's batched matrix-vector product was measured to give other bits for one matrix than for several. It was
-also measured not to depend on the alignment of its operands, hence not on the slot.
+also measured not to depend on the alignment of its operands, hence not on the slot, while all slots are aligned to 16
+bytes.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ _EPS = 1e-6
 
 
 def gdn(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    qkv: torch.Tensor,
     g: torch.Tensor,
     beta: torch.Tensor,
     state: torch.Tensor,
@@ -32,7 +31,8 @@ def gdn(
 ) -> None:
     """See the contract in the package's docstring."""
     take_starts(state, slots)
-    heads, key_dim = state.shape[1], state.shape[3]
+    _, heads, dv, dk = state.shape
+    q, k, v = _parts(qkv, heads, dv, dk)
     for row, target in enumerate(slots.targets):
         tokens = slice(segments.offsets[row], segments.offsets[row + 1])
         memory = state[target]
@@ -42,24 +42,27 @@ def gdn(
         for step, query, read in zip(steps, queries, reads, strict=True):
             _transition(memory, *step)
             torch.bmm(memory, query, out=read)
-    out.div_(math.sqrt(key_dim))
+    out.div_(math.sqrt(dk))
 
 
 def gdn_fold(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    state: torch.Tensor,
-    slots: StateSlots,
-    segments: Segments,
+    qkv: torch.Tensor, g: torch.Tensor, beta: torch.Tensor, state: torch.Tensor, slots: StateSlots, segments: Segments
 ) -> None:
     """See the contract in the package's docstring."""
     take_starts(state, slots)
+    _, k, v = _parts(qkv, *state.shape[1:])
     for row, target in enumerate(slots.targets):
         tokens = slice(segments.offsets[row], segments.offsets[row + 1])
         for step in _steps(k[tokens], v[tokens], g[tokens], beta[tokens]):
             _transition(state[target], *step)
+
+
+def _parts(qkv: torch.Tensor, heads: int, dv: int, dk: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Views (q [T, Nk, dk], k [T, Nk, dk], v [T, Nv, dv])."""
+    keys = (qkv.shape[1] - heads * dv) // 2
+    q, k, v = torch.split(qkv, [keys, keys, heads * dv], dim=1)
+    tokens = len(qkv)
+    return q.view(tokens, -1, dk), k.view(tokens, -1, dk), v.view(tokens, heads, dv)
 
 
 Step = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ninfer.kernels import conv_silu, gated_rmsnorm, gdn, gdn_gates, linear
+from ninfer.kernels import conv_silu, gated_rmsnorm, gdn, gdn_gates, linear, projections
 from ninfer.kernels.arena import Arena
 from ninfer.kernels.weights import LinearWeight
 from ninfer.models.qwen3_5.batch import Batch
@@ -47,30 +47,11 @@ class Gdn:
         """out f32[T, H] = residual + gdn(x f32[T, H]); advances the `batch.states` of `images`."""
         w, c, tokens = self.weights, self.config, x.shape[0]
         projected, mixed = arena.take(tokens, c.conv_width), arena.take(tokens, c.conv_width)
-        linear(x, w.qkv, projected)
+        z, o, y = (arena.take(tokens, c.value_heads, c.value_dim) for _ in range(3))
+        a, b, g, beta = (arena.take(tokens, c.value_heads) for _ in range(4))
+        projections(x, (w.qkv, w.z, w.a, w.b), (projected, z.view(tokens, -1), a, b))
         conv_silu(projected, w.convolution, images.history, batch.states, batch.segments, mixed)
-        q, k, v = self._heads(mixed, arena)
-        g, beta = self._gates(x, arena)
-        values = (tokens, c.value_heads, c.value_dim)
-        o, z, y = (arena.take(*values) for _ in range(3))
-        gdn(q, k, v, g, beta, images.state, batch.states, batch.segments, o)
-        linear(x, w.z, z.view(tokens, -1))
+        gdn_gates(a, b, w.a_log, w.dt_bias, g, beta)
+        gdn(mixed, g, beta, images.state, batch.states, batch.segments, o)
         gated_rmsnorm(o, z, w.norm, self.eps, y)
         linear(y.view(tokens, -1), w.output, out, residual)
-
-    def _heads(self, mixed: torch.Tensor, arena: Arena) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        c, tokens = self.config, mixed.shape[0]
-        keys, values = (tokens, c.key_heads, c.key_dim), (tokens, c.value_heads, c.value_dim)
-        q, k, v = arena.take(*keys), arena.take(*keys), arena.take(*values)
-        parts = torch.split(mixed, [c.key_width, c.key_width, c.value_width], dim=1)
-        for part, out in zip(parts, (q, k, v), strict=True):
-            out.view(tokens, -1).copy_(part)
-        return q, k, v
-
-    def _gates(self, x: torch.Tensor, arena: Arena) -> tuple[torch.Tensor, torch.Tensor]:
-        w, shape = self.weights, (x.shape[0], self.config.value_heads)
-        a, b, g, beta = (arena.take(*shape) for _ in range(4))
-        linear(x, w.a, a)
-        linear(x, w.b, b)
-        gdn_gates(a, b, w.a_log, w.dt_bias, g, beta)
-        return g, beta
