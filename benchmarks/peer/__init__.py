@@ -1,0 +1,1 @@
+"""Comparison of ninfer with llama.cpp on one machine: the parts of `cpu_vs_llamacpp.py`."""
