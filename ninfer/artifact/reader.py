@@ -11,7 +11,7 @@ import mmap
 import os
 import stat
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -26,6 +26,7 @@ from ninfer.artifact import codec, framing
 from ninfer.artifact.codec import ByteSource, Decoded
 from ninfer.artifact.directory import (
     RAW_BYTES,
+    TENSOR_ALIGNMENT,
     TEXT,
     Binding,
     Directory,
@@ -133,7 +134,8 @@ class ArtifactReader:
     def read_object(self, object_id: str) -> U8:
         """All bytes of an object, uint8 [bytes]: a view of the map, or a copy where it straddles files.
 
-        A tensor of a known format and layout has been checked to have its encoded size.
+        A tensor of a known format and layout has been checked to have its encoded size. Tensors start at a multiple of
+        256 in memory, as in the payload, whatever sizes their files have.
 
         Raises:
             ArtifactError: no such object, a wrong size, or a missing, foreign or truncated file.
@@ -142,7 +144,9 @@ class ArtifactReader:
             stored = self.directory.object(object_id)
             if isinstance(stored, TensorObject) and _is_known(stored):
                 tensor_geometry(stored)
-        return self._payload(stored.offset, stored.offset + stored.bytes)
+        data = self._payload(stored.offset, stored.offset + stored.bytes)
+        misplaced = isinstance(stored, TensorObject) and data.ctypes.data % TENSOR_ALIGNMENT
+        return _joined([data]) if misplaced else data
 
     def read_range(self, object_id: str, begin: int, end: int) -> U8:
         """Bytes `[begin, end)` of an object, like `read_object`.
@@ -229,7 +233,7 @@ class ArtifactReader:
             return np.empty(0, np.uint8)
         first, last = bisect_right(self._begins, begin) - 1, bisect_left(self._begins, end) - 1
         pieces = [self._piece(self._files[index], begin, end) for index in range(first, last + 1)]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
     def _piece(self, file: _File, begin: int, end: int) -> U8:
         data = self._maps.get(file.index)
@@ -261,6 +265,16 @@ def _files(entry: Path, directory: Directory, payload_start: int) -> tuple[_File
         assert part.path is not None
         files.append(_File(index, entry.with_name(part.path), framing.PAYLOAD_ALIGNMENT, part.payload_bytes))
     return tuple(files)
+
+
+def _joined(pieces: Sequence[U8]) -> U8:
+    """A read-only copy of all pieces, one after another, aligned like a tensor."""
+    size = sum(piece.size for piece in pieces)
+    backing = np.empty(size + TENSOR_ALIGNMENT - 1, np.uint8)
+    begin = -backing.ctypes.data % TENSOR_ALIGNMENT
+    joined = np.concatenate(pieces, out=backing[begin : begin + size])
+    joined.flags.writeable = False
+    return joined
 
 
 def _is_known(tensor: TensorObject) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ninfer.artifact import codec
-from ninfer.artifact.directory import Component, Directory, Part, PartsBinding, TensorObject
+from ninfer.artifact.directory import Component, Directory, FileEntry, Part, PartsBinding, TensorObject
 from ninfer.artifact.directory_json import directory_to_json
 from ninfer.artifact.formats import Format
 from ninfer.artifact.planning import place_objects, plan_files, tensor_object
@@ -71,6 +72,30 @@ def test_contiguous_objects_are_read_only_views_of_the_map(artifact: Path) -> No
         assert data.ctypes.data % 256 == 0
         before = data.copy()
     assert (data == before).all()  # views outlive the reader
+
+
+@pytest.mark.parametrize("edge", [12_288, 12_289])
+def test_tensors_are_aligned_and_read_only_in_memory_too(sample: Sample, tmp_path: Path, edge: int) -> None:
+    """Whether they straddle files or lie in a part that begins anywhere in the payload, as the format permits."""
+    reader = ArtifactReader.open(in_two_files(sample, tmp_path / "m.ninfer", edge))
+    found = {name: reader.read_object(name) for name in sample.data}
+    reader.close()
+    for name, data in found.items():
+        assert (data == sample.data[name]).all()
+        assert not data.flags.writeable
+        assert data.ctypes.data % 256 == 0 or name in RESOURCES
+
+
+def in_two_files(sample: Sample, path: Path, edge: int) -> Path:
+    """The sample with `edge` payload bytes in its entry and the rest in a part."""
+    with ArtifactReader.open(sample.write(path)) as whole:
+        directory, size = whole.directory, whole.directory.payload_bytes
+    payload = path.read_bytes()[-size:]
+    files = (FileEntry(None, edge), FileEntry("second", size - edge))
+    reframe(path, directory_to_json(replace(directory, files=files)), payload[:edge])
+    header = b"NINPRT\0\3" + struct.pack("<Q", 1) + bytes(range(16))
+    path.with_name("second").write_bytes(header.ljust(4096, b"\0") + payload[edge:])
+    return path
 
 
 def test_parameters_decode_through_their_bindings(sample: Sample, artifact: Path) -> None:
