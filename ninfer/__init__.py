@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ninfer.collector import collector_paused
+
 if TYPE_CHECKING:
     from ninfer.engine import Engine, Scorer
     from ninfer.errors import NinferError, RequestError
@@ -89,7 +91,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'ninfer' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    with collector_paused():
+        return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

@@ -5,17 +5,16 @@ Order of life: instance first, then the cores that use it; at the end the cores 
 
 from __future__ import annotations
 
-import gc
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ninfer.artifact.reader import ArtifactReader
+from ninfer.collector import collector_paused
 from ninfer.frontend import Frontend
 from ninfer.kernels import has_compiled_routes, native
 from ninfer.kernels.kv_cache import KvCodec
@@ -64,7 +63,7 @@ class ModelInstance:
             ConfigError: a config or format that cannot be run.
         """
         started, report = time.monotonic(), progress or _silent
-        with _collector_paused(), ArtifactReader.open(Path(path)) as reader:
+        with collector_paused(), ArtifactReader.open(Path(path)) as reader:
             where = str(path)
             config = read_config(reader.directory, where)
             binder = Binder(reader, where)
@@ -104,18 +103,6 @@ class ModelInstance:
         """The bitset of tokens that may ever be chosen."""
         vocab = self.config.text.vocab_size
         return allow_only(set(range(vocab)).difference(self.frontend.unselectable_token_ids()), vocab)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Loading makes many objects and no garbage: each of several collections would look through all of them in vain."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
 
 
 def _silent(phase: str, done: int, total: int) -> None:
