@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ninfer.errors import EngineFailure, RequestError, RequestErrorKind
+from ninfer.kernels.sampling import SampleFault
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.loop import Purpose
 from ninfer.runtime.core.stats import Availability
@@ -290,18 +291,18 @@ def test_a_row_without_a_choosable_token_ends_alone(
     engine, units = Stepped(instance, with_slots(8)), importlib.import_module("ninfer.runtime.program.units")
     handles = [engine.submit(request) for request in requests]
     engine.run_until(lambda: engine.core.stats().decode_rows == engine.core.stats().decode_rounds + 1)
-    original, calls = units.sample, [0]
+    original, failed = units.sample, [False]
 
-    def sample(*arguments: Any) -> None:
-        calls[0] += 1
-        if calls[0] == 2:
-            raise ValueError("no token is left")
-        original(*arguments)
+    def sample(logits: Any, *arguments: Any) -> None:
+        if len(logits) == 2 and not failed[0]:
+            failed[0] = True
+            raise SampleFault((1,))
+        original(logits, *arguments)
 
     monkeypatch.setattr(units, "sample", sample)
     engine.settle()
     assert answer(handles[0].result(0)) == cold(requests[0])
-    with pytest.raises(RequestError, match="no token is left"):
+    with pytest.raises(RequestError, match="no token can be chosen: sample: row 1"):
         handles[1].result(0)
     assert engine.ask(requests[1])[0] == cold(requests[1])
 

@@ -12,7 +12,7 @@
 namespace ninfer {
 
 constexpr int64_t BLOCK = 256;      // columns of which the greatest is kept
-constexpr int64_t BLOCK_GRAIN = 8;  // blocks that a worker claims at once
+constexpr int64_t BLOCK_GRAIN = 16; // blocks that a worker claims at once
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
 constexpr uint32_t ALL_LANES = (uint32_t)((1ull << LANES) - 1);
 
@@ -136,13 +136,14 @@ static inline int64_t most_that_reach(const float* blocks, int64_t count, float 
     return some * BLOCK;
 }
 
-// Appends the columns that count and are not below the level, in rising order; returns the end. NaN counts as -infinity.
-static inline Scored* reach(const Row& row, const float* blocks, float level, Scored* out) {
+// Appends the columns that count and lie in [low, high], in rising order; returns the end. NaN counts as -infinity, and
+// lies in every range.
+static inline Scored* reach(const Row& row, const float* blocks, float low, float high, Scored* out) {
     for (int64_t block = 0; block < blocks_of(row.columns); ++block) {
-        if (blocks[block] < level) continue;
+        if (blocks[block] < low) continue;
         const int64_t begin = block * BLOCK, end = std::min(begin + BLOCK, row.columns);
         each_vector(row, begin, end, [&](int64_t at, uint32_t bits, f32 v) {
-            for (uint32_t hits = ~lane_bits(v < level) & bits; hits != 0; hits &= hits - 1) {
+            for (uint32_t hits = ~lane_bits((v < low) | (v > high)) & bits; hits != 0; hits &= hits - 1) {
                 const int64_t column = at + __builtin_ctz(hits);
                 const float value = row.values[column];
                 *out++ = {value == value ? value : -INFINITE, column};

@@ -103,7 +103,7 @@ void top_of(const Row& row, const Summary& summary, const TopArgs& a, Worker& wo
     const int64_t blocks = blocks_of(row.columns);
     const float level = level_of(summary.blocks, blocks, a.k, worker.own<float>(blocks));
     Scored* begin = worker.own<Scored>(most_that_reach(summary.blocks, blocks, level));
-    Scored* end = keep_first(begin, reach(row, summary.blocks, level, begin), a.k);
+    Scored* end = keep_first(begin, reach(row, summary.blocks, level, INFINITE, begin), a.k);
     std::sort(begin, end, ranks_before);
     const double norm = log_sum(summary, row.columns);
     for (int64_t i = 0; i < a.k; ++i) {

@@ -10,13 +10,16 @@ Math, per row, in this order, in fp64:
     6. min-p: of these, those with w_i >= min_p * max w;
     7. p = w / sum w; the draw is the first token in that order whose running sum of p exceeds u, where
        u = philox.uniform(seed, position, purpose).
-Shapes: logits [B, V]; params one `SamplingRow` per row; out_ids [B].
+Shapes: logits [B, V]; params one `SamplingRow` and one position per row of logits; out_ids [B].
 Dtypes: logits fp32; out_ids int64; ids and counts int64; masks int32 (`mask_words`, `allow_only`).
 Domain: logits finite or -inf; every row has an allowed logit above -inf.
-Effects: writes out_ids. A row without an answer raises ValueError before anything is written.
-Workspace: the torch route allocates a few fp64 vectors of V per row, one row at a time.
-Numeric criterion: probabilities within 1e-11, relatively, of the oracle, the drawn id equal to the oracle's. A row's
-    token never depends on the other rows: rows are computed one by one, from their own data only.
+Effects: writes out_ids. `SampleFault` names all rows without an answer, and then nothing is written.
+Workspace: the compiled routes keep one value per 256 columns, a mask for every row with penalties, and for rows that
+    neither top-k nor min-p bounds some 2 KB per 8192 columns; then the candidates of one row at a time. The torch
+    route allocates a few fp64 vectors of V per row.
+Numeric criterion: probabilities within 1e-11, relatively, of the oracle, the drawn id equal to the oracle's. Sums are
+    taken in an order that the row alone decides, so a token never depends on the other rows. The answer is checked
+    when the op returns, so no tape can hold it.
 
 `distribution` gives step 6's p to callers that need it whole, for example to verify drafts.
 """
@@ -30,10 +33,12 @@ import torch
 
 from ninfer.kernels.bitset import allow_only, mask_words
 from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.native import body_for, compiled_routes
 from ninfer.kernels.philox import Purpose, uniform
 from ninfer.kernels.routes import Problem, Route, device_kind
-from ninfer.kernels.sampling import torch_cpu
-from ninfer.kernels.sampling.params import SamplingBatch, SamplingRow
+from ninfer.kernels.sampling import compiled_cpu, torch_cpu
+from ninfer.kernels.sampling.packed import TokenCounts
+from ninfer.kernels.sampling.params import SampleFault, SamplingBatch, SamplingRow
 from ninfer.kernels.sampling.plan import plan
 from ninfer.kernels.sampling.torch_cpu import Distribution, distribution, draw
 
@@ -41,8 +46,10 @@ __all__ = [
     "IMPLEMENTATIONS",
     "Distribution",
     "Purpose",
+    "SampleFault",
     "SamplingBatch",
     "SamplingRow",
+    "TokenCounts",
     "allow_only",
     "distribution",
     "draw",
@@ -52,7 +59,7 @@ __all__ = [
 ]
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"sample": MappingProxyType({Route.CPU_TORCH: torch_cpu.sample})}
+    {"sample": MappingProxyType(compiled_routes(compiled_cpu.sample) | {Route.CPU_TORCH: torch_cpu.sample})}
 )
 
 
@@ -60,27 +67,16 @@ def sample(logits: torch.Tensor, params: SamplingBatch, out_ids: torch.Tensor) -
     """Choose one token per row of `logits` into `out_ids`; see the module's contract.
 
     Raises:
-        ValueError: a shape or dtype, an id outside the vocabulary, or a row whose every token is masked or
-            whose logits hold NaN.
+        SampleFault: naming every row whose every token is masked or whose logits hold NaN.
+        ValueError: a shape or dtype, or an id outside the vocabulary.
     """
     batch, vocab = check_matrix("sample", "logits", logits, torch.float32)
     check("sample", "out_ids", out_ids, (batch,), torch.int64)
     if len(params.rows) != batch:
         raise ValueError(f"sample: params must have one row per row of logits ({batch}), got {len(params.rows)}")
+    words = mask_words(vocab)
     for row in params.rows:
-        _check_row(row, vocab)
-    route = plan(Problem(device_kind(logits)))[0]
+        if row.mask is not None and len(row.mask) != words:
+            raise ValueError(f"sample: mask must have {words} words, got {len(row.mask)}")
+    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
     IMPLEMENTATIONS["sample"][route](logits, params, out_ids)
-
-
-def _check_row(row: SamplingRow, vocab: int) -> None:
-    if row.mask is not None:
-        check("sample", "mask", row.mask, (mask_words(vocab),), torch.int32)
-    for name, ids in (("prompt_ids", row.prompt_ids), ("output_ids", row.output_ids)):
-        if ids is None:
-            continue
-        check("sample", name, ids, (ids.numel(),), torch.int64)
-        if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < vocab):
-            raise ValueError(f"sample: {name} must lie in [0, {vocab})")
-    if row.output_ids is not None and row.output_counts is not None:
-        check("sample", "output_counts", row.output_counts, (row.output_ids.numel(),), torch.int64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ninfer.kernels.bitset import allowed
 from ninfer.kernels.philox import uniform
-from ninfer.kernels.sampling.params import SamplingBatch, SamplingRow
+from ninfer.kernels.sampling.params import SampleFault, SamplingBatch, SamplingRow
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -31,12 +31,16 @@ class Distribution:
 
 def sample(logits: torch.Tensor, params: SamplingBatch, out_ids: torch.Tensor) -> None:
     """See the contract in the package's docstring."""
-    chosen = []
-    for index, row in enumerate(params.rows):
+    chosen, faults = [], []
+    for index, (row, position) in enumerate(zip(params.rows, params.positions, strict=True)):
         try:
-            chosen.append(_choose(logits[index], row))
+            chosen.append(_choose(logits[index], row, position))
+        except SampleFault:
+            faults.append(index)
         except ValueError as error:
             raise ValueError(f"sample: row {index}: {error}") from None
+    if faults:
+        raise SampleFault(tuple(faults))
     out_ids.copy_(torch.tensor(chosen, dtype=torch.int64))
 
 
@@ -44,7 +48,8 @@ def distribution(logits: torch.Tensor, row: SamplingRow) -> Distribution:
     """The processed distribution of logits fp32 [V] under `row`; temperature <= 0 gives a single token.
 
     Raises:
-        ValueError: every token is masked, or a logit is NaN.
+        SampleFault: every token is masked, or a logit is NaN or infinite.
+        ValueError: a prompt or output id outside the vocabulary.
     """
     return _prefix(_penalised(logits, row), row, reach=1.0)
 
@@ -55,34 +60,35 @@ def draw(source: Distribution, u: float) -> int:
     return int(source.ids[min(index, len(source.ids) - 1)])
 
 
-def _choose(logits: torch.Tensor, row: SamplingRow) -> int:
+def _choose(logits: torch.Tensor, row: SamplingRow, position: int) -> int:
     scores = _penalised(logits, row)
     if row.temperature <= 0:
         return _greatest(scores)
-    u = uniform(row.seed, row.position, row.purpose)
+    u = uniform(row.seed, position, row.purpose)
     return draw(_prefix(scores, row, reach=u), u)
 
 
 def _penalised(logits: torch.Tensor, row: SamplingRow) -> F64:
     """Steps 1 and 2 of the contract: fp64 scores [V] after mask and penalties."""
-    scores = logits.double()
+    scores: F64 = logits.double().numpy()
     if row.mask is not None:
-        scores.masked_fill_(~allowed(row.mask, logits.numel()), -torch.inf)
-    histories = [ids for ids in (row.prompt_ids, row.output_ids) if ids is not None]
-    if row.repetition_penalty != 1 and histories:
-        seen = torch.cat(histories)
-        values, factor = scores[seen], row.repetition_penalty
-        scores[seen] = torch.where(values > 0, values / factor, values * factor)
-    if row.output_ids is not None and row.output_counts is not None:
-        scores[row.output_ids] -= row.presence_penalty + row.frequency_penalty * row.output_counts.double()
-    result: F64 = scores.numpy()
-    return result
+        scores[~allowed(row.mask, logits.numel()).numpy()] = -np.inf
+    prompt = np.empty(0, np.int64) if row.prompt_ids is None else row.prompt_ids.numpy()
+    produced = np.array([] if row.outputs is None else row.outputs.items(), np.int64).reshape(-1, 2)
+    seen = np.union1d(prompt, produced[:, 0])
+    if len(seen) and not 0 <= seen[0] <= seen[-1] < len(scores):
+        raise ValueError(f"prompt_ids and outputs must lie in [0, {len(scores)})")
+    values, factor = scores[seen], row.repetition_penalty
+    with np.errstate(over="ignore"):  # a score out of range is a fault, found later
+        scores[seen] = np.where(values > 0, values / factor, values * factor)
+        scores[produced[:, 0]] -= row.presence_penalty + row.frequency_penalty * produced[:, 1]
+    return scores
 
 
 def _greatest(scores: F64) -> int:
     best = int(scores.argmax())  # the first of equal maxima; a NaN counts as the greatest
     if not np.isfinite(scores[best]):
-        raise ValueError(f"no token can be chosen: the best allowed logit is {scores[best]}")
+        raise SampleFault((0,))
     return best
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 import torch
 
-from ninfer.kernels.sampling import SamplingRow
+from ninfer.kernels.sampling import SamplingRow, TokenCounts
 from ninfer.runtime.core.program import SequenceDemand, SequenceHandle
 from ninfer.runtime.program.checkpoints import Identity
 from ninfer.runtime.program.pages import AddressSpace
@@ -23,8 +22,8 @@ class Sequence:
     """What Program knows of one active request.
 
     `image` is the slot of the committed state at `space.frontier`. Once the prompt is consumed, `anchor` is the last
-    token chosen: part of the answer, not yet consumed by the model. `outputs` counts the answer's tokens and `history`
-    lists prompt and answer, anchor included.
+    token chosen: part of the answer, not yet consumed by the model. `history` lists prompt and answer, anchor included;
+    `outputs` counts the answer's tokens where a penalty depends on them.
     """
 
     handle: SequenceHandle
@@ -32,20 +31,28 @@ class Sequence:
     space: AddressSpace
     image: int = ZERO_IMAGE
     anchor: int | None = None
-    outputs: Counter[int] = field(default_factory=Counter)
     history: array[int] = field(init=False)
+    outputs: TokenCounts | None = field(init=False)
+    _row: SamplingRow | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        s = self.demand.sampling
+        penalised = s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0
+        self.outputs = TokenCounts() if penalised else None
         self.history = array("i", self.prompt)
 
     @property
     def prompt(self) -> tuple[int, ...]:
         return self.demand.prompt.token_ids
 
-    def sampling_row(self, position: int, mask: torch.Tensor) -> SamplingRow:
-        """How the token at `position` is to be chosen."""
+    def sampling_row(self, mask: torch.Tensor) -> SamplingRow:
+        """How the next token is to be chosen: one object for all rounds, which sees `mask` and `outputs` change."""
+        if self._row is None or self._row.mask is not mask:
+            self._row = self._sampling_row(mask)
+        return self._row
+
+    def _sampling_row(self, mask: torch.Tensor) -> SamplingRow:
         s = self.demand.sampling
-        counted = bool(self.outputs) and (s.presence_penalty or s.frequency_penalty or s.repetition_penalty != 1.0)
         return SamplingRow(
             temperature=s.temperature,
             top_k=s.top_k,
@@ -55,10 +62,8 @@ class Sequence:
             frequency_penalty=s.frequency_penalty,
             repetition_penalty=s.repetition_penalty,
             seed=s.seed,
-            position=position,
-            prompt_ids=torch.tensor(self.prompt) if s.repetition_penalty != 1.0 else None,
-            output_ids=torch.tensor(list(self.outputs)) if counted else None,
-            output_counts=torch.tensor(list(self.outputs.values())) if counted else None,
+            prompt_ids=torch.tensor(sorted(set(self.prompt))) if s.repetition_penalty != 1.0 else None,
+            outputs=self.outputs,
             mask=mask,
         )
 
@@ -68,7 +73,8 @@ class Sequence:
 
     def append(self, tokens: Tokens[int]) -> None:
         """Make chosen or forced tokens part of the answer; the last one becomes the anchor."""
-        self.outputs.update(tokens)
+        if self.outputs is not None:
+            self.outputs.add(tokens)
         self.history.extend(tokens)
         self.anchor = tokens[-1]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import torch
 
 from ninfer.kernels import log_softmax_gather, sample, top_logprobs
 from ninfer.kernels.arena import Arena
-from ninfer.kernels.sampling import SamplingBatch
+from ninfer.kernels.sampling import SampleFault, SamplingBatch
 from ninfer.models.qwen3_5.state import ModelState
 from ninfer.models.qwen3_5.text import TextModel
-from ninfer.runtime.core.program import PendingRow, SequenceHandle, UnitFault
+from ninfer.runtime.core.program import PendingRow, UnitFault
 from ninfer.runtime.program.rounds import DecodeRound
 from ninfer.runtime.program.sequence import Sequence
 from ninfer.runtime.program.spans import Span, build_batch
@@ -71,9 +71,10 @@ class Executor:
         with self._arena.scope():
             logits = self._logits(spans)
             tokens = self._sample(logits, sequences, spans)
+            logprobs = _logprobs(logits, tokens, [sequence.demand.top_logprobs for sequence in sequences])
             return tuple(
-                PendingRow(sequence.handle, (token,), self._logprobs(logits[i : i + 1], token, sequence))
-                for i, (sequence, token) in enumerate(zip(sequences, tokens, strict=True))
+                PendingRow(sequence.handle, (token,), found)
+                for sequence, token, found in zip(sequences, tokens, logprobs, strict=True)
             )
 
     def _logits(self, spans: Seq[Span]) -> torch.Tensor:
@@ -99,37 +100,38 @@ class Executor:
         return hidden
 
     def _sample(self, logits: torch.Tensor, sequences: Seq[Sequence], spans: Seq[Span]) -> list[int]:
-        """Row by row, so that a row without an answer names its own sequence and no other."""
-        out = torch.empty(1, dtype=torch.int64)
-        tokens, faults = [], []
-        for i, (sequence, span) in enumerate(zip(sequences, spans, strict=True)):
-            params = SamplingBatch((sequence.sampling_row(span.end, self._mask),))
-            try:
-                sample(logits[i : i + 1], params, out)
-            except ValueError as error:
-                faults.append((sequence.handle, error))
-            tokens.append(int(out[0]))
-        if faults:
-            raise _fault(faults)
-        return tokens
+        rows = tuple(sequence.sampling_row(self._mask) for sequence in sequences)
+        out = torch.empty(len(rows), dtype=torch.int64)
+        try:
+            sample(logits, SamplingBatch(rows, tuple(span.end for span in spans)), out)
+        except SampleFault as fault:
+            handles = tuple(sequences[row].handle for row in fault.rows)
+            raise UnitFault(f"no token can be chosen: {fault}", handles) from None
+        return out.tolist()
 
-    def _logprobs(self, logits: torch.Tensor, token: int, sequence: Sequence) -> tuple[TokenLogprob, ...]:
-        count = sequence.demand.top_logprobs
-        if count is None:
-            return ()
-        value = torch.empty(1)
-        log_softmax_gather(logits, torch.tensor([token]), value)
-        ids, values = torch.empty(1, count, dtype=torch.int64), torch.empty(1, count)
-        if count:
-            top_logprobs(logits, count, ids, values)
-        top = tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True))
-        return (TokenLogprob(token, float(value[0]), top),)
+
+def _logprobs(logits: torch.Tensor, tokens: Seq[int], counts: Seq[int | None]) -> list[tuple[TokenLogprob, ...]]:
+    """Of each row's token and its `counts` likeliest; nothing where that is None. Neighbouring rows go together."""
+    found: list[tuple[TokenLogprob, ...]] = []
+    for absent, group in groupby(counts, lambda count: count is None):
+        rows = slice(len(found), len(found) + len(list(group)))
+        wanted = [count for count in counts[rows] if count is not None]
+        found.extend([()] * len(counts[rows]) if absent else _token_logprobs(logits[rows], tokens[rows], wanted))
+    return found
+
+
+def _token_logprobs(logits: torch.Tensor, tokens: Seq[int], counts: Seq[int]) -> list[tuple[TokenLogprob, ...]]:
+    rows, most = len(tokens), max(counts)
+    values, top_ids = torch.empty(rows), torch.empty(rows, most, dtype=torch.int64)
+    top_values = torch.empty(rows, most)
+    log_softmax_gather(logits, torch.tensor(tokens), values)
+    if most:
+        top_logprobs(logits, most, top_ids, top_values)
+    tops = zip(top_ids.tolist(), top_values.tolist(), counts, strict=True)
+    ranked = [tuple(zip(ids[:count], likely[:count], strict=True)) for ids, likely, count in tops]
+    return [(TokenLogprob(*row),) for row in zip(tokens, values.tolist(), ranked, strict=True)]
 
 
 def _grow(spans: Seq[Span]) -> None:
     for span in spans:
         span.space.grow(span.end)
-
-
-def _fault(faults: list[tuple[SequenceHandle, ValueError]]) -> UnitFault:
-    return UnitFault(f"no token can be chosen: {faults[0][1]}", tuple(handle for handle, _ in faults))
