@@ -1,10 +1,18 @@
-"""The reference data folder beside the repository: tests marked `shared` use it, and run only where it exists."""
+"""What all tests share.
+
+The reference data folder beside the repository: tests marked `shared` use it, and run only where it exists. Property
+tests have no deadlines, which say more about what else a machine does than about the code.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
