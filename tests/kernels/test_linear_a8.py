@@ -1,4 +1,4 @@
-"""linear_a8: 8-bit activations times stored weights, against activations quantised by NumPy and the artifact's codec."""
+"""linear_a8: 8-bit activations times stored weights, against codes recomputed by NumPy and the codec's weights."""
 
 from __future__ import annotations
 

@@ -23,10 +23,6 @@ struct Work {
     int64_t grain;
 };
 
-int64_t row_bytes(const Output& o, int64_t columns) {
-    return columns * o.parts->code_stride / ((columns + 127) / 128 * 128);
-}
-
 Work divide(const LinearArgs& a) {
     Work work;
     work.tokens = TOKEN_BYTES / a.columns / a8::TILE * a8::TILE;
@@ -72,7 +68,7 @@ struct Scratch {
 Scratch scratch(const LinearArgs& a, const Work& work, Worker& worker) {
     size_t most = 0;
     for (int64_t i = 0; i < a.count; ++i) {
-        const size_t bytes = a8::block_bytes(a.outputs[i], a.columns);
+        const size_t bytes = a8::scratch_bytes(a.outputs[i], a.columns);
         most = bytes > most ? bytes : most;
     }
     const size_t products = work.tokens * a8::ROWS;
@@ -111,3 +107,9 @@ void linear_a8(const LinearArgs& a, Worker& worker) {
 }  // namespace
 
 NINFER_KERNEL(linear_a8, LinearArgs)
+
+// For kernels of other folders, which would else compile all of this again.
+extern "C" __attribute__((visibility("default"))) void ninfer_a8_multiply(
+    const Output& o, int64_t begin, int64_t end, const a8::Batch& batch, char* scratch, float* out, int64_t stride) {
+    a8::multiply(o, begin, end, batch, scratch, out, stride);
+}

@@ -1,5 +1,5 @@
-// What 8-bit products know about formats, and how an octet is kept: eight consecutive groups, in whatever order of bytes
-// the body wants them (a8_x86.hpp, a8_plain.hpp).
+// What 8-bit products know about formats, and how an octet is kept: eight consecutive groups, in whatever order of
+// bytes the body wants them (a8_x86.hpp, a8_plain.hpp).
 #pragma once
 
 #include "linear/matrix.hpp"
@@ -22,12 +22,12 @@ struct alignas(64) Activations {
 
     int8_t codes[OCTET * G];
     float scale[OCTET];
-    int32_t offset[offsets][OCTET];  // sums of the codes, times 2^(first_offset + i): for weights that are offset by that
+    int32_t offset[offsets][OCTET];  // sums of the codes times -2^(first_offset + i), to undo that offset of weights
 };
 
 // group: columns to a scale. high: bytes of a group in the plane of high bits. signs_apart: with AVX2 the weights keep
-// their signs. offset: which of Activations::offset else undoes theirs. chain: how many products of two offset weights
-// and two codes fit into 16 bits: 2 * 15 * 127 * 8 < 2^15.
+// their signs. offset: which of Activations::offset else undoes theirs. chain: how many times two offset weights by two
+// codes fit into 16 bits, within half an octet: 8 * 2 * 15 * 127 < 2^15.
 struct FormatQ4 {
     static constexpr int group = 64, high = 0, offset = 0, chain = 8;
     static constexpr bool signs_apart = false;
@@ -45,7 +45,7 @@ struct FormatQ8 {
     static constexpr bool signs_apart = true;
 };
 struct FormatT2 {
-    static constexpr int group = 128, high = 0, offset = 0, chain = 32;
+    static constexpr int group = 128, high = 0, offset = 0, chain = 16;
     static constexpr bool signs_apart = false;
 };
 

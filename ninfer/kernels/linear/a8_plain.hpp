@@ -5,6 +5,11 @@
 
 namespace ninfer::a8 {
 
+template <class V>
+static inline V in_order(V v) {
+    return v;
+}
+
 // 32 values times `by`, rounded to signed bytes. |x * by| < 127.5.
 static inline void narrow(const float* x, float by, int8_t* out) {
     for (int i = 0; i < 32; i += LANES) {
@@ -21,43 +26,49 @@ static inline void arrange(const int8_t* codes, Activations<G>& to) {
 // Lane 2j in the low half of byte j.
 static inline int nibble(const uint8_t* codes, int lane) { return codes[lane / 2] >> 4 * (lane & 1) & 15; }
 
-static inline void unpack_codes(FormatQ4, const uint8_t* codes, const uint8_t*, uint8_t* to) {
-    for (int t = 0; t < OCTET * 64; ++t) to[t] = static_cast<uint8_t>((nibble(codes, t) ^ 8) - 8);
+static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatQ4>& to) {
+    for (int t = 0; t < OCTET * 64; ++t) to.codes[t] = static_cast<uint8_t>((nibble(codes, t) ^ 8) - 8);
 }
 
-static inline void unpack_codes(FormatQ5, const uint8_t* codes, const uint8_t* high, uint8_t* to) {
+static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weights<FormatQ5>& to) {
     for (int t = 0; t < OCTET * 64; ++t) {
         const int bit = high[t / 8] >> (t & 7) & 1;
-        to[t] = static_cast<uint8_t>(((nibble(codes, t) | bit << 4) ^ 16) - 16);
+        to.codes[t] = static_cast<uint8_t>(((nibble(codes, t) | bit << 4) ^ 16) - 16);
     }
 }
 
-static inline void unpack_codes(FormatQ6, const uint8_t* codes, const uint8_t* high, uint8_t* to) {
+static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weights<FormatQ6>& to) {
     for (int t = 0; t < OCTET * 64; ++t) {
         const int bits = high[t / 4] >> 2 * (t & 3) & 3;
-        to[t] = static_cast<uint8_t>(((nibble(codes, t) | bits << 4) ^ 32) - 32);
+        to.codes[t] = static_cast<uint8_t>(((nibble(codes, t) | bits << 4) ^ 32) - 32);
     }
 }
 
-static inline void unpack_codes(FormatQ8, const uint8_t* codes, const uint8_t*, uint8_t* to) {
-    std::memcpy(to, codes, OCTET * 32);
+static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatQ8>& to) {
+    std::memcpy(to.codes, codes, OCTET * 32);
 }
 
-static inline void unpack_codes(FormatT2, const uint8_t* codes, const uint8_t*, uint8_t* to) {
-    for (int t = 0; t < OCTET * 128; ++t) to[t] = static_cast<uint8_t>(((codes[t / 4] >> 2 * (t & 3) & 3) ^ 2) - 2);
+static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatT2>& to) {
+    for (int t = 0; t < OCTET * 128; ++t) {
+        const int word = codes[t / 4] >> 2 * (t & 3) & 3;
+        to.codes[t] = static_cast<uint8_t>((word ^ 2) - 2);
+    }
 }
 
-static inline void unpack_scales(const uint8_t* words, float* to) {
+static inline lanesf stored_scales(const uint8_t* words) {
+    lanesf scales;
     uint16_t word;
     for (int i = 0; i < OCTET; ++i) {
         std::memcpy(&word, words + 2 * i, 2);
-        to[i] = from_half(word);
+        scales[i] = from_half(word);
     }
+    return scales;
 }
 
-// Exact products of the eight groups of R rows with those of T tokens.
+// Exact products of the eight groups of R unpacked rows with those of T tokens.
 template <class F, int R, int T>
-static inline void dots(const Weights<F>* const (&w)[R], const Activations<F::group>* const (&x)[T], lanes32 (&out)[R][T]) {
+static inline void multiply_octet(const Weights<F>* const (&w)[R], const Activations<F::group>* const (&x)[T],
+                                  lanes32 (&out)[R][T]) {
     for (int r = 0; r < R; ++r)
         for (int t = 0; t < T; ++t)
             for (int i = 0; i < OCTET; ++i) {
@@ -69,9 +80,21 @@ static inline void dots(const Weights<F>* const (&w)[R], const Activations<F::gr
             }
 }
 
-template <int T>
-static inline void sum_lanes(const lanesf (&v)[T], float (&out)[T]) {
-    for (int t = 0; t < T; ++t) out[t] = tree(v[t]);
+// The same for one row as it is stored.
+template <class F, int T>
+static inline void multiply_stored_octet(const uint8_t* stored, const uint8_t* high,
+                                         const Activations<F::group>* const (&x)[T], lanes32 (&out)[T]) {
+    Weights<F> unpacked;
+    unpack_codes(stored, high, unpacked);
+    const Weights<F>* const w[1] = {&unpacked};
+    lanes32 products[1][T];
+    multiply_octet<F, 1, T>(w, x, products);
+    for (int t = 0; t < T; ++t) out[t] = products[0][t];
+}
+
+// out[i] = `tree` of v[i], i < 4.
+static inline void sum_lanes(const lanesf* v, float* out) {
+    for (int i = 0; i < 4; ++i) out[i] = tree(v[i]);
 }
 
 }  // namespace ninfer::a8

@@ -1,20 +1,26 @@
 // Octets on x86: eight groups side by side, so that products need no horizontal sums and scales apply as vectors.
 //
-// Layout of an octet: vectors v = 0, 1, ... of 32 bytes. The four bytes at 4i of vector v are lanes of group i of the
-// octet, in the same order in weights and activations: lanes 4v..4v+3 of q8; of two-lane bytes (q4, q5, q6) the even
-// (v = 2p) or odd (v = 2p + 1) of lanes 8p..8p+7; of four-lane bytes (t2) lanes 16p+f, 16p+f+4, ... of v = 4p + f. These
-// are the orders in which the codes fall out of their planes.
+// Layout: vectors v = 0, 1, ... of 32 bytes. The four bytes at 4i of vector v are lanes of group i, the same in weights
+// and activations: of one-byte codes (q8) lanes 4v..4v+3; of two lanes to a byte (q4, q5, q6) the even (v = 2p) or odd
+// (v = 2p + 1) ones of lanes 8p..8p+7; of four to a byte (t2) lanes 16p + f, 16p + f + 4, ... of v = 4p + f. In these
+// orders the codes fall out of their planes.
 //
-// Weights are offset to unsigned bytes, for vpmaddubsw and vpdpbusd; an octet of activations carries what the offset adds.
-// With AVX2, sums of products stay in 16 bits for as long as they cannot overflow (`chain` vectors). Operations for
-// 8 groups of one (token, row), at four per cycle, of which two multiply; MAC per cycle in brackets:
-//   q4 16 vpmaddubsw + 14 vpaddw + 2 vpmaddwd + 1 vpaddd + 4 = 37 [55], q5 39 [52], q6 43 [43, by the multipliers],
-//   t2 68 [60], q8 8 (vpsignb + vpmaddubsw + vpmaddwd + vpaddd) + 2 = 34 [30]: offset q8 would overflow 16 bits at once.
+// Weights are offset to unsigned bytes, for vpmaddubsw and vpdpbusd, and an octet of activations carries what undoes
+// the offset. With AVX2, sums of products stay in 16 bits for as long as they fit (`chain` vectors). Operations for
+// eight groups of one token and row, and the bound on MAC per cycle at four operations per cycle, two of them products:
+//   q4  16 vpmaddubsw + 14 vpaddw + 2 (vpmaddwd + vpaddd) + 3 = 37, 55 MAC per cycle; q5 39, 52; q6 43, 43
+//   t2  32 vpmaddubsw + 30 vpaddw + 2 (vpmaddwd + vpaddd) + 3 = 69, 59
+//   q8  8 (vpsignb + vpmaddubsw + vpmaddwd + vpaddd) + 3 = 35, 29: it needs the sign, since an offset would not fit.
+// vpmaddubsw from memory and vpaddw by themselves were measured to take 0.64 cycles on Zen 3 and not 0.5.
 #pragma once
 
 #include "linear/a8_octet.hpp"
 
 namespace ninfer::a8 {
+
+// Loops over registers, and functions whose arguments must be constants.
+#define UNROLLED _Pragma("GCC unroll 16")
+#define ALWAYS __attribute__((always_inline))
 
 typedef __m256i bytes;
 
@@ -29,6 +35,16 @@ constexpr bool is_offset = !F::signs_apart;
 static inline bytes load_bytes(const void* from) { return _mm256_load_si256((const __m256i*)from); }
 static inline void store_bytes(void* to, bytes v) { _mm256_store_si256((__m256i*)to, v); }
 static inline bytes splat_byte(int b) { return _mm256_set1_epi8((char)b); }
+static inline bytes shift_right(bytes v, int bits) { return _mm256_srli_epi16(v, bits); }
+static inline bytes shift_left(bytes v, int bits) { return _mm256_slli_epi16(v, bits); }
+
+// The same, in a register. The compiler must not regroup sums across it, which would leave more products than
+// registers, nor load one operand twice.
+template <class V>
+static inline V in_order(V v) {
+    asm("" : "+x"(v));
+    return v;
+}
 
 // 16 bytes of one group beside 16 of another.
 static inline bytes beside(const void* low, const void* high) {
@@ -37,7 +53,7 @@ static inline bytes beside(const void* low, const void* high) {
 }
 
 // Dword d of group i (4 + i in the upper half) of in[i] becomes dword i of out[d].
-static inline void transpose(const bytes in[4], bytes out[4]) {
+static inline void transpose(const bytes (&in)[4], bytes (&out)[4]) {
     const bytes a = _mm256_unpacklo_epi32(in[0], in[1]), b = _mm256_unpacklo_epi32(in[2], in[3]);
     const bytes c = _mm256_unpackhi_epi32(in[0], in[1]), d = _mm256_unpackhi_epi32(in[2], in[3]);
     out[0] = _mm256_unpacklo_epi64(a, b);
@@ -46,24 +62,18 @@ static inline void transpose(const bytes in[4], bytes out[4]) {
     out[3] = _mm256_unpackhi_epi64(c, d);
 }
 
-// Bytes [16 half, 16 half + 16) of the eight groups, which are `stride` bytes apart, four vectors of the layout.
-static inline void pieces(const uint8_t* groups, int stride, int half, bytes out[4]) {
-    bytes in[4];
-    for (int i = 0; i < 4; ++i) in[i] = beside(groups + i * stride + 16 * half, groups + (i + 4) * stride + 16 * half);
-    transpose(in, out);
-}
-
 // ---- activations ----------------------------------------------------------------------------------------
 
 // 32 values times `by`, rounded to signed bytes. |x * by| < 127.5.
 static inline void narrow(const float* x, float by, int8_t* out) {
-    __m256i w[4];
-    for (int i = 0; i < 4; ++i) w[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(by)));
+    bytes w[4];
+    for (int i = 0; i < 4; ++i)
+        w[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(by)));
     const bytes mixed = _mm256_packs_epi16(_mm256_packs_epi32(w[0], w[1]), _mm256_packs_epi32(w[2], w[3]));
     store_bytes(out, _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
 }
 
-// Sums of the codes of each group.
+// Sums of the codes of each group, from the layout.
 static inline bytes code_sums(const int8_t* codes, int vectors) {
     bytes sums = _mm256_setzero_si256();
     for (int v = 0; v < vectors; ++v)
@@ -71,188 +81,250 @@ static inline bytes code_sums(const int8_t* codes, int vectors) {
     return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
 }
 
-// The codes [8][G] of an octet in the order of the layout, and what offsets of the weights add to products.
+// The codes [8][G] of an octet into the order of the layout, and what undoes the offsets of weights.
 template <int G>
 static inline void arrange(const int8_t* codes, Activations<G>& to) {
-    const __m128i order = G == 32    ? _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-                          : G == 64  ? _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
-                                     : _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    for (int half = 0; half < G / 16; ++half) {
+    const __m128i order = G == 32   ? _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+                          : G == 64 ? _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
+                                    : _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const bytes both = _mm256_broadcastsi128_si256(order);
+    for (int part = 0; part < G / 16; ++part) {
+        const int8_t* from = codes + 16 * part;
         bytes in[4], out[4];
-        for (int i = 0; i < 4; ++i)
-            in[i] = _mm256_shuffle_epi8(beside(codes + i * G + 16 * half, codes + (i + 4) * G + 16 * half),
-                                        _mm256_broadcastsi128_si256(order));
+        for (int i = 0; i < 4; ++i) in[i] = _mm256_shuffle_epi8(beside(from + i * G, from + (i + 4) * G), both);
         transpose(in, out);
-        for (int i = 0; i < 4; ++i) store_bytes(to.codes + 32 * (4 * half + i), out[i]);
+        for (int i = 0; i < 4; ++i) store_bytes(to.codes + 32 * (4 * part + i), out[i]);
     }
-    const bytes sums = code_sums(to.codes, G / 4);
+    const bytes negative = _mm256_sub_epi32(_mm256_setzero_si256(), code_sums(to.codes, G / 4));
     for (int i = 0; i < Activations<G>::offsets; ++i)
-        store_bytes(to.offset[i], _mm256_slli_epi32(sums, Activations<G>::first_offset + i));
+        store_bytes(to.offset[i], _mm256_slli_epi32(negative, Activations<G>::first_offset + i));
 }
 
 // ---- weights --------------------------------------------------------------------------------------------
 
-// Splits bytes of two lanes.
-static inline void store_nibbles(bytes packed, bytes even_high, bytes odd_high, uint8_t* to) {
+// The planes of an octet. `vectors` calls use(v, weights) for half of the vectors of the layout: bytes 16 half to
+// 16 half + 15 of each group.
+template <class F>
+struct Planes;
+
+// Piece p of a half: its bytes 4p..4p+3.
+static inline void pieces(const uint8_t* codes, int half, bytes (&out)[4]) {
+    const uint8_t* from = codes + 16 * half;
+    bytes in[4];
+    for (int i = 0; i < 4; ++i) in[i] = beside(from + 32 * i, from + 32 * (i + 4));
+    transpose(in, out);
+}
+
+// Even and odd lanes, whose upper bits are given.
+template <class Use>
+ALWAYS static inline void use_nibbles(int v, bytes packed, bytes even, bytes odd, Use use) {
     const bytes nibble = splat_byte(15);
-    store_bytes(to, _mm256_or_si256(_mm256_and_si256(packed, nibble), even_high));
-    store_bytes(to + 32, _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(packed, 4), nibble), odd_high));
+    use(v, _mm256_or_si256(_mm256_and_si256(packed, nibble), even));
+    use(v + 1, _mm256_or_si256(_mm256_and_si256(shift_right(packed, 4), nibble), odd));
 }
 
-static inline void unpack_codes(FormatQ4, const uint8_t* codes, const uint8_t*, uint8_t* to) {
-    const bytes none = _mm256_setzero_si256();
-    for (int half = 0; half < 2; ++half) {
+template <>
+struct Planes<FormatQ4> {
+    const uint8_t* codes;
+
+    Planes(const uint8_t* codes, const uint8_t*) : codes(codes) {}
+
+    template <class Use>
+    ALWAYS void vectors(int half, Use use) const {
         bytes piece[4];
-        pieces(codes, 32, half, piece);
-        for (int p = 0; p < 4; ++p)
-            store_nibbles(_mm256_xor_si256(piece[p], splat_byte(0x88)), none, none, to + 64 * (4 * half + p));
+        pieces(codes, half, piece);
+        const bytes none = _mm256_setzero_si256();
+        UNROLLED for (int p = 0; p < 4; ++p)
+            use_nibbles(8 * half + 2 * p, _mm256_xor_si256(piece[p], splat_byte(0x88)), none, none, use);
     }
-}
+};
 
-// The fifth bits of lanes 8p..8p+7 are byte p of a group.
-static inline void unpack_codes(FormatQ5, const uint8_t* codes, const uint8_t* high, uint8_t* to) {
-    // The bytes p = 0..3, then 4..7, of groups 0..3 | 4..7.
-    const bytes first = beside(high, high + 32), second = beside(high + 16, high + 48);
-    const bytes even = _mm256_unpacklo_epi8(first, second), odd = _mm256_unpackhi_epi8(first, second);
-    const bytes planes[2] = {_mm256_unpacklo_epi8(even, odd), _mm256_unpackhi_epi8(even, odd)};
-    const bytes spread = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3));
-    const bytes even_bits = _mm256_set1_epi32(0x40100401), odd_bits = _mm256_set1_epi32((int)0x80200802);
-    const bytes zero = _mm256_setzero_si256(), sixteen = splat_byte(16);
-    for (int half = 0; half < 2; ++half) {
+// The fifth bits of lanes 8p..8p+7 of a group are its byte p.
+template <>
+struct Planes<FormatQ5> {
+    const uint8_t* codes;
+    bytes high[2];  // bytes 4 half .. 4 half + 3 of the groups; four groups to a byte, in both halves
+
+    Planes(const uint8_t* codes, const uint8_t* plane) : codes(codes) {
+        const bytes first = beside(plane, plane + 32), second = beside(plane + 16, plane + 48);
+        const bytes even = _mm256_unpacklo_epi8(first, second), odd = _mm256_unpackhi_epi8(first, second);
+        high[0] = _mm256_unpacklo_epi8(even, odd);
+        high[1] = _mm256_unpackhi_epi8(even, odd);
+    }
+
+    template <class Use>
+    ALWAYS void vectors(int half, Use use) const {
+        const __m128i spread = _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+        const bytes even_bits = _mm256_set1_epi32(0x40100401), odd_bits = _mm256_set1_epi32((int)0x80200802);
+        const bytes zero = _mm256_setzero_si256(), sixteen = splat_byte(16);
         bytes piece[4];
-        pieces(codes, 32, half, piece);
-        for (int p = 0; p < 4; ++p) {
-            const bytes bits = _mm256_shuffle_epi8(planes[half], _mm256_add_epi8(spread, splat_byte(4 * p)));
+        pieces(codes, half, piece);
+        UNROLLED for (int p = 0; p < 4; ++p) {
+            const bytes order = _mm256_add_epi8(_mm256_broadcastsi128_si256(spread), splat_byte(4 * p));
+            const bytes bits = _mm256_shuffle_epi8(high[half], order);
             // The offset makes the fifth bit 1 where it was 0.
-            const bytes e = _mm256_cmpeq_epi8(_mm256_and_si256(bits, even_bits), zero);
-            const bytes o = _mm256_cmpeq_epi8(_mm256_and_si256(bits, odd_bits), zero);
-            store_nibbles(piece[p], _mm256_and_si256(e, sixteen), _mm256_and_si256(o, sixteen), to + 64 * (4 * half + p));
+            const bytes even = _mm256_cmpeq_epi8(_mm256_and_si256(bits, even_bits), zero);
+            const bytes odd = _mm256_cmpeq_epi8(_mm256_and_si256(bits, odd_bits), zero);
+            use_nibbles(8 * half + 2 * p, piece[p], _mm256_and_si256(even, sixteen), _mm256_and_si256(odd, sixteen),
+                        use);
         }
     }
-}
+};
 
-// The upper two bits of lanes 2j, 2j+1 are nibble j of a group's 16 bytes.
-static inline void unpack_codes(FormatQ6, const uint8_t* codes, const uint8_t* high, uint8_t* to) {
-    bytes g[4];
-    for (int i = 0; i < 4; ++i) g[i] = _mm256_xor_si256(beside(high + 16 * i, high + 16 * i + 64), splat_byte(0xaa));
-    const bytes mask = splat_byte(0x30), zero = _mm256_setzero_si256();
-    for (int half = 0; half < 2; ++half) {
-        bytes piece[4];
-        pieces(codes, 32, half, piece);
-        // Words 4 half .. 4 half + 3 of the groups; a word belongs to a piece.
-        const bytes a = half ? _mm256_unpackhi_epi16(g[0], g[1]) : _mm256_unpacklo_epi16(g[0], g[1]);
-        const bytes b = half ? _mm256_unpackhi_epi16(g[2], g[3]) : _mm256_unpacklo_epi16(g[2], g[3]);
+// The upper bits of lanes 2j and 2j+1 of a group are nibble j of its 16 bytes.
+template <>
+struct Planes<FormatQ6> {
+    const uint8_t* codes;
+    bytes high[4];  // group i, and 4 + i in the upper half; the offset turns each lane's sixth bit
+
+    Planes(const uint8_t* codes, const uint8_t* plane) : codes(codes) {
+        for (int i = 0; i < 4; ++i)
+            high[i] = _mm256_xor_si256(beside(plane + 16 * i, plane + 16 * (i + 4)), splat_byte(0xaa));
+    }
+
+    template <class Use>
+    ALWAYS void vectors(int half, Use use) const {
+        // Words 4 half .. 4 half + 3 of the groups; one word belongs to one piece.
+        const bytes a = half ? _mm256_unpackhi_epi16(high[0], high[1]) : _mm256_unpacklo_epi16(high[0], high[1]);
+        const bytes b = half ? _mm256_unpackhi_epi16(high[2], high[3]) : _mm256_unpacklo_epi16(high[2], high[3]);
         const bytes words[2] = {_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)};
-        for (int p = 0; p < 4; ++p) {
-            const bytes wide = p & 1 ? _mm256_unpackhi_epi8(words[p / 2], zero) : _mm256_unpacklo_epi8(words[p / 2], zero);
-            const bytes nibbles = _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));  // in the low half of each byte
-            store_nibbles(piece[p], _mm256_and_si256(_mm256_slli_epi16(nibbles, 4), mask),
-                          _mm256_and_si256(_mm256_slli_epi16(nibbles, 2), mask), to + 64 * (4 * half + p));
+        const bytes mask = splat_byte(0x30), zero = _mm256_setzero_si256();
+        bytes piece[4];
+        pieces(codes, half, piece);
+        UNROLLED for (int p = 0; p < 4; ++p) {
+            const bytes word = words[p / 2];
+            const bytes wide = p & 1 ? _mm256_unpackhi_epi8(word, zero) : _mm256_unpacklo_epi8(word, zero);
+            const bytes nibbles = _mm256_or_si256(wide, shift_left(wide, 4));  // in the low half of each byte
+            use_nibbles(8 * half + 2 * p, piece[p], _mm256_and_si256(shift_left(nibbles, 4), mask),
+                        _mm256_and_si256(shift_left(nibbles, 2), mask), use);
         }
     }
-}
+};
 
-// Offset bytes with VNNI, else the signed codes followed by their magnitudes.
-static inline void unpack_codes(FormatQ8, const uint8_t* codes, const uint8_t*, uint8_t* to) {
-    for (int half = 0; half < 2; ++half) {
+template <>
+struct Planes<FormatQ8> {
+    const uint8_t* codes;
+
+    Planes(const uint8_t* codes, const uint8_t*) : codes(codes) {}
+
+    template <class Use>
+    ALWAYS void vectors(int half, Use use) const {
         bytes piece[4];
-        pieces(codes, 32, half, piece);
-        for (int p = 0; p < 4; ++p) {
-            uint8_t* at = to + 32 * (4 * half + p);
-#if NINFER_X86_512
-            store_bytes(at, _mm256_xor_si256(piece[p], splat_byte(0x80)));
-#else
-            store_bytes(at, piece[p]);
-            store_bytes(at + 256, _mm256_abs_epi8(piece[p]));
-#endif
-        }
+        pieces(codes, half, piece);
+        UNROLLED for (int p = 0; p < 4; ++p)
+            use(4 * half + p, is_offset<FormatQ8> ? _mm256_xor_si256(piece[p], splat_byte(0x80)) : piece[p]);
     }
-}
+};
 
-static inline void unpack_codes(FormatT2, const uint8_t* codes, const uint8_t*, uint8_t* to) {
-    const bytes mask = splat_byte(3);
-    for (int half = 0; half < 2; ++half) {
+template <>
+struct Planes<FormatT2> {
+    const uint8_t* codes;
+
+    Planes(const uint8_t* codes, const uint8_t*) : codes(codes) {}
+
+    template <class Use>
+    ALWAYS void vectors(int half, Use use) const {
         bytes piece[4];
-        pieces(codes, 32, half, piece);
-        for (int p = 0; p < 4; ++p) {
+        pieces(codes, half, piece);
+        UNROLLED for (int p = 0; p < 4; ++p) {
             const bytes packed = _mm256_xor_si256(piece[p], splat_byte(0xaa));
-            uint8_t* at = to + 128 * (4 * half + p);
-            store_bytes(at, _mm256_and_si256(packed, mask));
-            store_bytes(at + 32, _mm256_and_si256(_mm256_srli_epi16(packed, 2), mask));
-            store_bytes(at + 64, _mm256_and_si256(_mm256_srli_epi16(packed, 4), mask));
-            store_bytes(at + 96, _mm256_and_si256(_mm256_srli_epi16(packed, 6), mask));
+            UNROLLED for (int f = 0; f < 4; ++f)
+                use(16 * half + 4 * p + f, _mm256_and_si256(shift_right(packed, 2 * f), splat_byte(3)));
         }
     }
+};
+
+// With signs apart, magnitudes follow the codes.
+template <class F>
+static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weights<F>& to) {
+    const Planes<F> planes(codes, high);
+    UNROLLED for (int half = 0; half < 2; ++half)
+        planes.vectors(half, [&](int v, bytes w) ALWAYS {
+            store_bytes(to.codes + 32 * v, w);
+            if (!is_offset<F>) store_bytes(to.codes + OCTET * F::group + 32 * v, _mm256_abs_epi8(w));
+        });
 }
 
-static inline void unpack_scales(const uint8_t* words, float* to) {
-    _mm256_store_ps(to, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)words)));
+static inline lanesf stored_scales(const uint8_t* words) {
+    return (lanesf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)words));
 }
 
 // ---- products -------------------------------------------------------------------------------------------
 
-#if !NINFER_X86_512
-// 16 sums of two products each. A code takes the weight's sign where the weight has one: 2 * 127 * 127 < 2^15.
-template <class F>
-static inline bytes two_products(const uint8_t* weights, bytes codes) {
-    if (!F::signs_apart) return _mm256_maddubs_epi16(load_bytes(weights), codes);
-    return _mm256_maddubs_epi16(load_bytes(weights + 256), _mm256_sign_epi8(codes, load_bytes(weights)));
-}
-#endif
-
-// Exact products of the eight groups of R rows with those of T tokens.
+// The sums of R x T products of octets, vector by vector.
 template <class F, int R, int T>
-static inline void dots(const Weights<F>* const (&w)[R], const Activations<F::group>* const (&x)[T], lanes32 (&out)[R][T]) {
+struct Sums {
     bytes total[R][T];
+    bytes part[R][T];
+
+    explicit Sums(const Activations<F::group>* const (&x)[T]) {
+        for (int r = 0; r < R; ++r)
+            for (int t = 0; t < T; ++t)
+                total[r][t] = is_offset<F> ? load_bytes(x[t]->offset[F::offset]) : _mm256_setzero_si256();
+    }
+
+    // `magnitude` is the weights without their signs where those are apart. Vectors come in order from a multiple of
+    // `chain` on.
+    ALWAYS void add(int r, int t, int v, bytes weights, bytes magnitude, bytes codes) {
 #if NINFER_X86_512
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) total[r][t] = _mm256_setzero_si256();
-#pragma GCC unroll 32
-    for (int v = 0; v < F::group / 4; ++v)
-        for (int t = 0; t < T; ++t) {
-            const bytes codes = load_bytes(x[t]->codes + 32 * v);
-            for (int r = 0; r < R; ++r)
-                total[r][t] = _mm256_dpbusd_epi32(total[r][t], load_bytes(w[r]->codes + 32 * v), codes);
-        }
+        (void)v, (void)magnitude;
+        total[r][t] = _mm256_dpbusd_epi32(total[r][t], weights, codes);
 #else
-    const bytes ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 32
-    for (int begin = 0; begin < F::group / 4; begin += F::chain) {
-        bytes part[R][T];
-#pragma GCC unroll 32
-        for (int v = begin; v < begin + F::chain; ++v)
+        const bytes products = is_offset<F> ? _mm256_maddubs_epi16(weights, codes)
+                                            : _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(codes, weights));
+        part[r][t] = v % F::chain == 0 ? products : in_order(_mm256_add_epi16(part[r][t], products));
+        if (v % F::chain != F::chain - 1) return;
+        total[r][t] = _mm256_add_epi32(total[r][t], _mm256_madd_epi16(part[r][t], _mm256_set1_epi16(1)));
+#endif
+    }
+};
+
+// Exact products of the eight groups of R unpacked rows with those of T tokens.
+template <class F, int R, int T>
+static inline void multiply_octet(const Weights<F>* const (&w)[R], const Activations<F::group>* const (&x)[T],
+                                  lanes32 (&out)[R][T]) {
+    Sums<F, R, T> sums(x);
+#pragma GCC unroll 1
+    for (int begin = 0; begin < F::group / 4; begin += F::chain)
+        UNROLLED for (int i = 0; i < F::chain; ++i) {
+            const int at = 32 * (begin + i);
             for (int t = 0; t < T; ++t) {
-                const bytes codes = load_bytes(x[t]->codes + 32 * v);
+                const bytes codes = in_order(load_bytes(x[t]->codes + at));
                 for (int r = 0; r < R; ++r) {
-                    const bytes product = two_products<F>(w[r]->codes + 32 * v, codes);
-                    part[r][t] = v == begin ? product : _mm256_add_epi16(part[r][t], product);
+                    const bytes magnitude = is_offset<F> ? codes : load_bytes(w[r]->codes + OCTET * F::group + at);
+                    sums.add(r, t, i, load_bytes(w[r]->codes + at), magnitude, codes);
                 }
             }
-        for (int r = 0; r < R; ++r)
-            for (int t = 0; t < T; ++t) {
-                const bytes wide = _mm256_madd_epi16(part[r][t], ones);
-                total[r][t] = begin == 0 ? wide : _mm256_add_epi32(total[r][t], wide);
-            }
-    }
-#endif
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) {
-            const bytes offset = is_offset<F> ? load_bytes(x[t]->offset[F::offset]) : _mm256_setzero_si256();
-            out[r][t] = (lanes32)_mm256_sub_epi32(total[r][t], offset);
         }
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < T; ++t) out[r][t] = (lanes32)sums.total[r][t];
 }
 
-// `tree` of each vector.
-template <int T>
-static inline void sum_lanes(const lanesf (&v)[T], float (&out)[T]) {
-    __m128 half[4] = {};
-    for (int t = 0; t < T; ++t)
-        half[t] = _mm_add_ps(_mm256_castps256_ps128((__m256)v[t]), _mm256_extractf128_ps((__m256)v[t], 1));
+// The same for one row as it is stored.
+template <class F, int T>
+static inline void multiply_stored_octet(const uint8_t* stored, const uint8_t* high,
+                                         const Activations<F::group>* const (&x)[T], lanes32 (&out)[T]) {
+    const Planes<F> planes(stored, high);
+    Sums<F, 1, T> sums(x);
+    UNROLLED for (int half = 0; half < 2; ++half)
+        planes.vectors(half, [&](int v, bytes w) ALWAYS {
+            const bytes magnitude = is_offset<F> ? w : _mm256_abs_epi8(w);
+            UNROLLED for (int t = 0; t < T; ++t) sums.add(0, t, v, w, magnitude, load_bytes(x[t]->codes + 32 * v));
+        });
+    for (int t = 0; t < T; ++t) out[t] = (lanes32)sums.total[0][t];
+}
+
+// out[i] = `tree` of v[i], i < 4.
+static inline void sum_lanes(const lanesf* v, float* out) {
+    __m128 half[4];
+    for (int i = 0; i < 4; ++i)
+        half[i] = _mm_add_ps(_mm256_castps256_ps128((__m256)v[i]), _mm256_extractf128_ps((__m256)v[i], 1));
     const __m128 a = _mm_add_ps(_mm_unpacklo_ps(half[0], half[1]), _mm_unpackhi_ps(half[0], half[1]));
     const __m128 b = _mm_add_ps(_mm_unpacklo_ps(half[2], half[3]), _mm_unpackhi_ps(half[2], half[3]));
-    float sums[4];
-    _mm_storeu_ps(sums, _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a)));
-    std::memcpy(out, sums, sizeof out);
+    _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a)));
 }
+
+#undef UNROLLED
+#undef ALWAYS
 
 }  // namespace ninfer::a8
