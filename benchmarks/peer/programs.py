@@ -15,7 +15,8 @@ from .works import DECODE_PROMPT_TOKENS, Bits, Work
 
 BINDINGS = Path(__file__).with_name("bindings.py")
 TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize")
-WARM_UP_TOKENS = 512
+WARM_UP_TOKENS = 128
+LONG_PROMPT = 1024
 SEQUENCE_PAD = 256
 TIMEOUT = 1800.0
 
@@ -119,15 +120,19 @@ class LlamaCpp:
         return [rows[-1]["speed_tg"]] if work.is_parallel else list(rows[-1]["samples_ts"])
 
     def command(self, model: Path, work: Work) -> list[str]:
-        """The last test of a run is the one that counts; what stands before it only warms up."""
+        """The last test of a run is the one that counts.
+
+        `llama-bench` warms up by reading the same prompt; where that takes long, a short test stands in for it.
+        """
         common = ["-m", str(model), "-t", f"{self.threads}", *self.extra]
         if work.is_parallel:
             context = work.batch * padded(DECODE_PROMPT_TOKENS + work.new)
             shape = ["-npp", f"{DECODE_PROMPT_TOKENS}", "-ntg", f"{work.new}", "-npl", f"{work.batch}"]
             return [self._tool("llama-batched-bench"), *common, *shape, "-c", f"{context}", "--output-format", "jsonl"]
         if work.is_prefill:
-            warm_up = min(work.prompt, WARM_UP_TOKENS)
-            shape = ["-p", f"{warm_up},{work.prompt}", "-n", "0", "--no-warmup"]
+            shape = ["-p", f"{work.prompt}", "-n", "0"]
+            if work.prompt > LONG_PROMPT:
+                shape = ["-p", f"{WARM_UP_TOKENS},{work.prompt}", "-n", "0", "--no-warmup"]
         else:
             shape = ["-p", "0", "-n", f"{work.new}", "-d", f"{work.depth}"]
         return [self._tool("llama-bench"), *common, *shape, "-r", f"{work.repeats}", "-o", "jsonl"]

@@ -42,7 +42,7 @@ WORKS: Mapping[str, tuple[Work, ...]] = {
     "prefill2048": (Work("prefill2048", prompt=2048),),
     "decode0": (Work("decode0", new=128),),
     "decode4096": (Work("decode4096", new=128, depth=4096, repeats=3),),
-    "parallel": tuple(Work(f"parallel{batch}", new=64, batch=batch) for batch in (1, 2, 4, 8)),
+    "parallel": tuple(Work(f"parallel{batch}", new=32, batch=batch) for batch in (1, 2, 4, 8)),
 }
 
 

@@ -13,8 +13,9 @@ from ninfer.errors import RequestError, RequestErrorKind
 from ninfer.types import CacheUse, GenerationRequest, Sampling, StopConditions, TokenPrompt
 
 DECODE_PROMPT_TOKENS = 16
-WARM_UP_TOKENS = 1024
-"""Of a longer prompt that is only to be read, the first run reads no more: what follows is more of the same."""
+WARM_UP_PROMPT = 1024
+WARM_UP_ANSWER = 8
+"""The first run goes no further than these tokens of what it is to measure: what follows is more of the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ async def measure(
     repeat: int,
     done: Callable[[RequestRecord], None],
 ) -> list[MicroResult]:
-    """Run every point once to warm up and then `repeat` times. Raises RequestError if a request fails."""
+    """Run the beginning of every point to warm up, then the point `repeat` times. Raises RequestError on failure."""
     results = []
     for point in points:
         await _rate(_warm_up(point), stream, pool, done)
@@ -101,7 +102,9 @@ async def measure(
 
 
 def _warm_up(point: MicroPoint) -> MicroPoint:
-    return replace(point, prompt_tokens=min(point.prompt_tokens, WARM_UP_TOKENS)) if point.measures_prefill else point
+    if point.measures_prefill:
+        return replace(point, prompt_tokens=min(point.prompt_tokens, WARM_UP_PROMPT))
+    return replace(point, new_tokens=min(point.new_tokens, WARM_UP_ANSWER))
 
 
 async def _rate(point: MicroPoint, stream: Stream, pool: Sequence[int], done: Callable[[RequestRecord], None]) -> float:

@@ -74,13 +74,13 @@ def test_both_programs_are_asked_for_the_same_decoding_at_a_depth(build: Path) -
 def test_both_programs_are_asked_for_the_same_prefill(build: Path) -> None:
     assert "--pp 2048 --threads 2 --repeat 1" in " ".join(Ninfer(2).command(MODEL, PREFILL))
     peer = " ".join(LlamaCpp(build, 2, ("-fa", "off")).command(MODEL, PREFILL))
-    assert "llama-bench -m m.file -t 2 -fa off -p 512,2048 -n 0 --no-warmup -r 1" in peer
+    assert "llama-bench -m m.file -t 2 -fa off -p 128,2048 -n 0 --no-warmup -r 1" in peer
 
 
 def test_both_programs_are_asked_for_the_same_parallel_decoding(build: Path) -> None:
-    assert "--tg 64 --concurrency 4 --depth 0" in " ".join(Ninfer(2).command(MODEL, PARALLEL))
+    assert "--tg 32 --concurrency 4 --depth 0" in " ".join(Ninfer(2).command(MODEL, PARALLEL))
     peer = " ".join(LlamaCpp(build, 2).command(MODEL, PARALLEL))
-    assert "llama-batched-bench -m m.file -t 2 -npp 16 -ntg 64 -npl 4 -c 1024" in peer
+    assert "llama-batched-bench -m m.file -t 2 -npp 16 -ntg 32 -npl 4 -c 1024" in peer
 
 
 def test_a_missing_program_is_named(tmp_path: Path) -> None:

@@ -58,9 +58,11 @@ def test_a_deep_prompt_is_the_same_in_every_repetition_and_may_be_reused() -> No
     assert prompts[0] != prompts[1]
 
 
-def test_long_prompts_are_warmed_up_by_their_beginning() -> None:
-    requests = run(requests_of(MicroPoint(3000, 1, 1), 1))
-    assert [len(prompt_of(request)) for request in requests] == [1024, 3000]
+def test_a_warm_up_is_the_beginning_of_the_point() -> None:
+    reading = run(requests_of(MicroPoint(3000, 1, 1), 1))
+    assert [len(prompt_of(request)) for request in reading] == [1024, 3000]
+    writing = run(requests_of(MicroPoint(3000, 32, 1), 1))
+    assert [(len(prompt_of(request)), request.max_new_tokens) for request in writing] == [(3000, 8), (3000, 32)]
 
 
 def prompt_of(request: GenerationRequest) -> tuple[int, ...]:
