@@ -46,6 +46,7 @@ __all__ = [
     "cache_dir",
     "compiled_routes",
     "compiler",
+    "exported",
     "prepare",
     "record",
     "sources",
@@ -245,13 +246,23 @@ def _library(source: Path, body: Route) -> ctypes.CDLL:
 
 
 @cache
+def exported(source: Path, name: str, body: Route) -> int:
+    """The address of a function that a source exports for kernels of other sources.
+
+    Raises:
+        BuildError: the source cannot be compiled for this body.
+    """
+    address = ctypes.cast(getattr(_library(source, body), name), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+@cache
 def _function(kernel: Kernel, body: Route) -> int:
     library = _library(kernel.source, body)
     size = ctypes.c_uint64.in_dll(library, f"ninfer_{kernel.name}_args").value
     assert size == ctypes.sizeof(kernel.args), f"{kernel.name}: Args have {size} bytes in C++, not as declared here"
-    address = ctypes.cast(getattr(library, f"ninfer_{kernel.name}"), ctypes.c_void_p).value
-    assert address is not None
-    return address
+    return exported(kernel.source, f"ninfer_{kernel.name}", body)
 
 
 def _say_once(reason: str) -> None:
