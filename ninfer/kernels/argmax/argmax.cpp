@@ -1,7 +1,6 @@
 // argmax: see the contract in this folder. The greatest value of every block of columns, then the first place of the
 // greatest of those.
 #include "columns.hpp"
-#include "team.hpp"
 
 using namespace ninfer;
 

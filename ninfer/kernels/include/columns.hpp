@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "simd.hpp"
+#include "team.hpp"
 
 namespace ninfer {
 
@@ -107,6 +108,15 @@ static inline int64_t first_column(const Row& row, const float* blocks, float va
     }
     return -1;
 }
+
+// What a worker takes of its own memory while this lives is given back when it ends: rows take turns with it.
+struct Turn {
+    Worker& worker;
+    const size_t used;
+
+    explicit Turn(Worker& of) : worker(of), used(of.scratch_used) {}
+    ~Turn() { worker.scratch_used = used; }
+};
 
 // ---- the greatest columns -------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 // Logits are read from memory once. A span of columns gives its greatest value m and the sum of exp(x - m): fp32 within
 // a block, fp64 over its blocks. A row's spans are merged in order, in fp64.
 #include "columns.hpp"
-#include "team.hpp"
 
 using namespace ninfer;
 
@@ -100,6 +99,7 @@ void log_softmax_gather(const GatherArgs& a, Worker& worker) {
 }
 
 void top_of(const Row& row, const Summary& summary, const TopArgs& a, Worker& worker, int64_t* ids, float* values) {
+    const Turn turn(worker);
     const int64_t blocks = blocks_of(row.columns);
     const float level = level_of(summary.blocks, blocks, a.k, worker.own<float>(blocks));
     Scored* begin = worker.own<Scored>(most_that_reach(summary.blocks, blocks, level));

@@ -10,7 +10,6 @@
 #include "sampling/doubles.hpp"
 #include "sampling/philox.hpp"
 #include "sampling/rows.hpp"
-#include "team.hpp"
 
 namespace ninfer {
 
@@ -138,6 +137,7 @@ static inline float listed_from(const State& state, Worker& worker) {
 }
 
 static inline int64_t draw_from_list(const State& state, Worker& worker) {
+    const Turn turn(worker);
     const Parameters& p = *state.parameters;
     List list(state, listed_from(state, worker), INFINITE, worker);
     if (p.top_k > 0) list.end = keep_first(list.begin, list.end, p.top_k);
@@ -171,20 +171,25 @@ static inline double top_of(int bucket) {
     return weight;
 }
 
-// Adds up one span's weights. Each lane has its own part of `sums`, [WITH_REST][HALF]; they are merged at the end.
-static inline void add_up(const State& state, int64_t span, double* sums) {
-    const Parameters& p = *state.parameters;
-    std::fill(sums, sums + WITH_REST * HALF, 0.0);
-    const int64_t begin = span * SPAN * BLOCK, end = std::min(begin + SPAN * BLOCK, state.row.columns);
-    each_vector(state.row, begin, end, [&](int64_t, uint32_t, f32 v) {
-        for (int part = 0; part < 2; ++part) {
-            const f64 weight = exponential((widen(v, part) - state.best) / p.temperature);
-            const u64 bucket = bucket_of(weight, p.min_p);
-            for (int lane = 0; lane < HALF; ++lane) sums[bucket[lane] * HALF + lane] += weight[lane];
-        }
-    });
+// Adds up one span's weights, in rising order of token.
+static inline void add_up(const State& state, int64_t span) {
     double* const masses = state.masses + span * WITH_REST;
-    for (int bucket = 0; bucket < WITH_REST; ++bucket) masses[bucket] = sum(load<f64>(sums + bucket * HALF));
+    std::fill(masses, masses + WITH_REST, 0.0);
+    const double best = state.best, temperature = state.parameters->temperature, min_p = state.parameters->min_p;
+    const int64_t end = std::min((span + 1) * SPAN * BLOCK, state.row.columns);
+    for (int64_t begin = span * SPAN * BLOCK; begin < end; begin += BLOCK) {
+        alignas(64) double weights[BLOCK];
+        alignas(64) uint64_t buckets[BLOCK];
+        int count = 0;
+        each_vector(state.row, begin, std::min(begin + BLOCK, end), [&](int64_t, uint32_t, f32 v) {
+            for (int part = 0; part < 2; ++part, count += HALF) {
+                const f64 weight = exponential((widen(v, part) - best) / temperature);
+                store(weights + count, weight);
+                store(buckets + count, bucket_of(weight, min_p));
+            }
+        });
+        for (int i = 0; i < count; ++i) masses[buckets[i]] += weights[i];
+    }
 }
 
 // All spans of a row and its penalised tokens, bucket by bucket.
@@ -231,6 +236,7 @@ static inline Crossing cross_buckets(const State& state, const Masses& masses, T
 }
 
 static inline int64_t draw_by_mass(const State& state, Worker& worker) {
+    const Turn turn(worker);
     const Masses masses(state, worker);
     return draw(state, masses.regular + masses.of[BUCKETS], masses.regular,
                 [&](Target target) { return cross_buckets(state, masses, target, worker); });

@@ -1,7 +1,6 @@
 // sample: see the contract in this folder. Columns of all rows are divided among the workers for what looks at every
 // column; what follows is one worker's, row by row.
 #include "sampling/draw.hpp"
-#include "team.hpp"
 
 using namespace ninfer;
 
@@ -85,11 +84,10 @@ void choose_without_masses(State& state, Worker& worker) {
 
 void add_up_all(const Args& a, const Shared& shared, Worker& worker) {
     const int64_t spans = spans_of(a.columns);
-    double* const sums = worker.own<double>(WITH_REST * HALF);
     worker.barrier();
     worker.each(a.rows * spans, 1, [&](int64_t i, int64_t) {
         const State& state = shared.states[i / spans];
-        if (state.status == CHOSEN && is_drawn_by_mass(*state.parameters, a.columns)) add_up(state, i % spans, sums);
+        if (state.status == CHOSEN && is_drawn_by_mass(*state.parameters, a.columns)) add_up(state, i % spans);
     });
     worker.barrier();
     worker.each(a.rows, 1, [&](int64_t row, int64_t) {
