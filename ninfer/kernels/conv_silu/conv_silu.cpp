@@ -10,6 +10,8 @@ using namespace ninfer;
 namespace {
 
 constexpr int64_t kChannels = 512;  // of a unit
+constexpr int64_t kTaps = 4;        // unrolled; other numbers are computed in a loop
+const float kZeros[kChannels] = {};
 
 struct Args {
     const float* x;
@@ -23,75 +25,79 @@ struct Args {
     int64_t taps;
 };
 
-// One sequence's columns from channel `first` on.
-struct Row {
+// Some channels of one sequence.
+struct Range {
     const float* past;  // taps - 1 columns, null for zeros
     const float* x;
     float* kept;
     float* out;
     const float* weight;
+    int64_t channels;
     int64_t stride;
     int64_t taps;
 
-    // Column i of (past, x); null for zeros.
+    // Column i of (past, x).
     const float* column(int64_t i) const {
         if (i >= taps - 1) return x + (i - (taps - 1)) * stride;
-        return past == nullptr ? nullptr : past + i * stride;
+        return past == nullptr ? kZeros : past + i * stride;
     }
 };
 
-inline f32 load_part(const float* from, int count) { return count == LANES ? loadf(from) : load_head(from, count); }
-inline void store_part(float* to, f32 v, int count) { count == LANES ? store(to, v) : store_head(to, v, count); }
-
-// Output of channels [c, c + count) at token t.
-inline void convolve(const Row& row, int64_t t, int64_t c, int count) {
-    f32 total = {};
-    for (int64_t i = 0; i < row.taps; ++i) {
-        const float* column = row.column(t + i);
-        if (column == nullptr) continue;
-        total = fma(load_part(column + c, count), load_part(row.weight + i * row.stride + c, count), total);
+// One token. TAPS is their number, or 0 where only `r` knows it.
+template <int64_t TAPS>
+void convolve(const Range& r, const float* const* columns, float* out) {
+    const int64_t taps = TAPS ? TAPS : r.taps, whole = r.channels / LANES * LANES;
+    for (int64_t c = 0; c < whole; c += LANES) {
+        f32 total = {};
+        for (int64_t i = 0; i < taps; ++i)
+            total = fma(loadf(columns[i] + c), loadf(r.weight + i * r.stride + c), total);
+        store(out + c, vsilu(total));
     }
-    store_part(row.out + t * row.stride + c, vsilu(total), count);
+    if (whole == r.channels) return;
+    const int rest = static_cast<int>(r.channels - whole);
+    f32 total = {};
+    for (int64_t i = 0; i < taps; ++i)
+        total = fma(load_head(columns[i] + whole, rest), load_head(r.weight + i * r.stride + whole, rest), total);
+    store_head(out + whole, vsilu(total), rest);
 }
 
 // The last taps - 1 columns of (past, x); rising, because column i may take column i + tokens of the same memory.
-void keep(const Row& row, int64_t tokens, int64_t channels) {
-    for (int64_t i = 0; i < row.taps - 1; ++i) {
-        const float* column = row.column(tokens + i);
-        float* to = row.kept + i * row.stride;
-        if (column == nullptr) {
-            std::memset(to, 0, sizeof(float) * channels);
-        } else if (column != to) {
-            std::memcpy(to, column, sizeof(float) * channels);
-        }
-    }
+void keep(const Range& r, int64_t tokens) {
+    for (int64_t i = 0; i < r.taps - 1; ++i)
+        std::memcpy(r.kept + i * r.stride, r.column(tokens + i), sizeof(float) * r.channels);
 }
 
-void run_unit(const Args& a, int64_t b, int64_t first, int64_t channels) {
-    const int64_t begin = a.segments[b], tokens = a.segments[a.batch + b], size = (a.taps - 1) * a.channels;
-    const int32_t source = a.slots[b], target = a.slots[a.batch + b];
-    Row row;
-    row.past = source < 0 ? nullptr : a.history + source * size + first;
-    row.x = a.x + begin * a.channels + first;
-    row.kept = a.history + target * size + first;
-    row.out = a.out + begin * a.channels + first;
-    row.weight = a.weight + first;
-    row.stride = a.channels;
-    row.taps = a.taps;
-    const int64_t whole = channels / LANES * LANES;
+void run_range(const Range& r, int64_t tokens, const float** columns) {
     for (int64_t t = 0; t < tokens; ++t) {
-        for (int64_t c = 0; c < whole; c += LANES) convolve(row, t, c, LANES);
-        if (whole < channels) convolve(row, t, whole, static_cast<int>(channels - whole));
+        for (int64_t i = 0; i < r.taps; ++i) columns[i] = r.column(t + i);
+        float* out = r.out + t * r.stride;
+        r.taps == kTaps ? convolve<kTaps>(r, columns, out) : convolve<0>(r, columns, out);
     }
-    keep(row, tokens, channels);
+    keep(r, tokens);
+}
+
+Range make_range(const Args& a, int64_t b, int64_t first) {
+    const int64_t begin = a.segments[b], slot_size = (a.taps - 1) * a.channels, rest = a.channels - first;
+    const int32_t source = a.slots[b], target = a.slots[a.batch + b];
+    Range r;
+    r.past = source < 0 ? nullptr : a.history + source * slot_size + first;
+    r.x = a.x + begin * a.channels + first;
+    r.kept = a.history + target * slot_size + first;
+    r.out = a.out + begin * a.channels + first;
+    r.weight = a.weight + first;
+    r.channels = rest < kChannels ? rest : kChannels;
+    r.stride = a.channels;
+    r.taps = a.taps;
+    return r;
 }
 
 void conv_silu(const Args& a, Worker& worker) {
+    const float** columns = worker.own<const float*>(a.taps);
     const int64_t ranges = (a.channels + kChannels - 1) / kChannels;
     worker.each(a.batch * ranges, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-            const int64_t first = i % ranges * kChannels, rest = a.channels - first;
-            run_unit(a, i / ranges, first, rest < kChannels ? rest : kChannels);
+            const int64_t b = i / ranges;
+            run_range(make_range(a, b, i % ranges * kChannels), a.segments[a.batch + b], columns);
         }
     });
 }

@@ -1,9 +1,36 @@
-// Sums of the lanes of several vectors at once.
+// What the recurrence needs of vectors: sums of several at once, and stores that leave the caches alone.
 #pragma once
 
 #include "simd.hpp"
 
 namespace ninfer {
+
+// How many of `rest` elements the next vector takes.
+static inline int part(int64_t rest) { return rest < LANES ? static_cast<int>(rest) : LANES; }
+
+// Asks for memory that is used soon; any address will do.
+static inline void fetch(const float* from, int64_t count) {
+    for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(from + i);
+}
+
+static inline bool is_aligned(const float* at) { return reinterpret_cast<uintptr_t>(at) % sizeof(f32) == 0; }
+
+// To aligned memory that is not read soon. Other threads see it after `finish_stores_past_caches` and a barrier.
+static inline void store_past_caches(float* to, f32 v) {
+#if defined(NINFER_X86_512)
+    _mm512_stream_ps(to, (__m512)v);
+#elif defined(NINFER_X86)
+    _mm256_stream_ps(to, (__m256)v);
+#else
+    store(to, v);
+#endif
+}
+
+static inline void finish_stores_past_caches() {
+#if defined(NINFER_X86)
+    _mm_sfence();
+#endif
+}
 
 #if defined(NINFER_X86)
 // Lane i of the result is the sum of the lanes of v[i], by the tree of `sum`.
