@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ninfer.errors import ConfigError
+from ninfer.kernels.moe import compiled_cpu
 
 if TYPE_CHECKING:
     from ninfer.kernels.weights import LinearWeight
@@ -14,10 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertWeights:
-    """Per expert: gate's rows then up's [2I, H], and down [H, I]. All experts have one geometry."""
+    """Per expert: gate's rows then up's [2I, H], and down [H, I]. All experts have one geometry.
+
+    Attributes:
+        table: all of them for the compiled route; None where that cannot multiply by them.
+    """
 
     gate_up: tuple[LinearWeight, ...]
     down: tuple[LinearWeight, ...]
+    table: compiled_cpu.ExpertTable | None
 
     @property
     def count(self) -> int:
@@ -27,6 +33,11 @@ class ExpertWeights:
     def columns(self) -> int:
         """H, the width of the block's input and output."""
         return self.gate_up[0].columns
+
+    @property
+    def products(self) -> int:
+        """I, the width of an expert's gated products."""
+        return self.down[0].columns
 
     @property
     def nbytes(self) -> int:
@@ -48,4 +59,4 @@ def prepare_experts(gate_up: Sequence[LinearWeight], down: Sequence[LinearWeight
                 f"expert {index}: gate_up [{first.rows}, {first.columns}] and down [{second.rows}, {second.columns}] "
                 f"do not fit [{2 * products}, {hidden}] and [{hidden}, {products}]"
             )
-    return ExpertWeights(tuple(gate_up), tuple(down))
+    return ExpertWeights(tuple(gate_up), tuple(down), compiled_cpu.prepare(gate_up, down))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+Linear = Callable[[F32], F64]
+"""The oracle of `linear` with one weight."""
 
 
 def moe_route(logits: F32, top_k: int) -> tuple[I64, F64]:
@@ -22,17 +24,24 @@ def moe_route(logits: F32, top_k: int) -> tuple[I64, F64]:
     return ids, chosen / chosen.sum(axis=-1, keepdims=True)
 
 
-def moe_experts(x: F32, gate_up: Sequence[F64], down: Sequence[F64], ids: I64, weights: F32) -> F64:
-    """out [T, H] of the contract; gate_up [2I, H] and down [H, I] are each expert's represented weights."""
+def moe_experts(x: F32, gate_up: Sequence[Linear], down: Sequence[Linear], ids: I64, weights: F32) -> F64:
+    """out [T, H] of the contract; gate_up [.., H] -> [.., 2I] and down [.., I] -> [.., H] are of each expert."""
     out = np.zeros(x.shape, np.float64)
     for row, (chosen, shares) in enumerate(zip(ids, weights.astype(np.float64), strict=True)):
         for expert, share in zip(chosen, shares, strict=True):
-            gate, up = np.split(gate_up[expert] @ x[row].astype(np.float64), 2)
-            out[row] += share * (down[expert] @ (gate / (1 + np.exp(-gate)) * up))
+            out[row] += share * down[expert](gated(x[row : row + 1], gate_up[expert]))[0]
     return out
 
 
-def moe_shared_add(shared: F32, score: F32, out: F32) -> F64:
-    """The new out [T, H] of the contract, from its old value."""
-    result: F64 = out.astype(np.float64) + shared.astype(np.float64) / (1 + np.exp(-score.astype(np.float64)))
+def gated(x: F32, gate_up: Linear) -> F32:
+    """SiLU(gate x) * up x of some rows, as it is stored before `down` takes it."""
+    gate, up = np.split(gate_up(x), 2, axis=1)
+    product: F32 = (gate / (1 + np.exp(-gate)) * up).astype(np.float32)
+    return product
+
+
+def moe_shared_add(shared: F32, score: F32, routed: F32, residual: F32) -> F64:
+    """out [T, H] of the contract."""
+    gated = shared.astype(np.float64) / (1 + np.exp(-score.astype(np.float64)))
+    result: F64 = residual.astype(np.float64) + (routed.astype(np.float64) + gated)
     return result

@@ -24,6 +24,8 @@ def moe_experts(
     x: torch.Tensor, experts: ExpertWeights, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
 ) -> None:
     """See the contract in the package's docstring."""
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < experts.count:
+        raise ValueError(f"moe_experts: ids must lie in [0, {experts.count}), got {ids.tolist()}")
     rows, top_k = ids.shape
     results = x.new_empty((rows * top_k, x.shape[1]))
     places_of: dict[int, list[int]] = {}
@@ -35,9 +37,11 @@ def moe_experts(
     _add_in_order(results.view(rows, top_k, x.shape[1]), weights, out)
 
 
-def moe_shared_add(shared: torch.Tensor, score: torch.Tensor, out: torch.Tensor) -> None:
+def moe_shared_add(
+    shared: torch.Tensor, score: torch.Tensor, routed: torch.Tensor, residual: torch.Tensor, out: torch.Tensor
+) -> None:
     """See the contract in the package's docstring."""
-    out.add_(shared * sigmoid(score))
+    torch.add(residual, routed + shared * sigmoid(score), out=out)
 
 
 def _expert(x: torch.Tensor, experts: ExpertWeights, expert: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ninfer.kernels import gate_up_swiglu, linear, moe_experts, moe_route, moe_shared_add
+from ninfer.kernels import gate_up_swiglu, linear, moe_experts, moe_route, moe_shared_add, projections
 from ninfer.kernels.arena import Arena
 from ninfer.kernels.moe import ExpertWeights
 from ninfer.kernels.weights import LinearWeight
@@ -37,25 +37,17 @@ class Moe:
     def forward(self, x: torch.Tensor, residual: torch.Tensor, arena: Arena, out: torch.Tensor) -> None:
         """out f32[T, H] = residual + moe(x f32[T, H])."""
         w, c, tokens = self.weights, self.config, x.shape[0]
-        logits = arena.take(tokens, c.experts)
-        linear(x, w.router, logits)
+        logits, score = arena.take(tokens, c.experts), arena.take(tokens, 1)
+        projections(x, (w.router, w.shared_score), (logits, score))
         ids = arena.take(tokens, c.experts_per_token, dtype=torch.int64)
         shares = arena.take(tokens, c.experts_per_token)
         moe_route(logits, c.experts_per_token, ids, shares)
         routed = arena.take(*x.shape)
         moe_experts(x, w.experts, ids, shares, routed)
-        shared, score = self._shared(x, arena)
-        moe_shared_add(shared, score, routed)
-        torch.add(residual, routed, out=out)
+        moe_shared_add(self._shared(x, arena), score, routed, residual, out)
 
-    def _shared(self, x: torch.Tensor, arena: Arena) -> tuple[torch.Tensor, torch.Tensor]:
-        w, tokens = self.weights, x.shape[0]
-        product, shared, score = (
-            arena.take(tokens, self.config.shared_size),
-            arena.take(*x.shape),
-            arena.take(tokens, 1),
-        )
+    def _shared(self, x: torch.Tensor, arena: Arena) -> torch.Tensor:
+        w, product, shared = self.weights, arena.take(x.shape[0], self.config.shared_size), arena.take(*x.shape)
         gate_up_swiglu(x, w.shared_gate_up, product)
         linear(product, w.shared_down, shared)
-        linear(x, w.shared_score, score)
-        return shared, score
+        return shared
