@@ -10,42 +10,54 @@ using namespace ninfer;
 
 namespace {
 
-constexpr int64_t ALONE_TOKENS = 8;        // up to so many tokens a worker quantises for itself, which spares a barrier
-constexpr int64_t TOKEN_BYTES = 192 << 10;  // of a block of tokens, of the second-level cache
-constexpr int64_t CLAIM_BYTES = 16 << 10;   // of weights at least, a microsecond of memory traffic
-constexpr int64_t TOKENS = 128;            // most tokens of a block
+constexpr int64_t CLAIM_BYTES = 16 << 10;  // of weights at least: a microsecond of memory traffic
 
-// All columns of all outputs, one after another, for one block of tokens after another.
-struct Work {
-    int64_t tokens;  // to a block
-    int64_t columns;
-    int64_t count;
-    int64_t grain;
+// All columns of all outputs, one after another, for one block of tokens after another, in pieces for workers to claim:
+// long ones first, which read memory in one go, then shorter ones, so that all workers end at the same time.
+class Pieces {
+   public:
+    Pieces(const LinearArgs& a, int workers) : workers_(workers) {
+        int64_t bytes = 1;
+        for (int64_t i = 0; i < a.count; ++i) {
+            columns_ += output_columns(a.outputs[i]);
+            bytes += a.outputs[i].rows * a.outputs[i].parts->code_stride;
+        }
+        total_ = columns_ * ((a.tokens + a8::TOKENS - 1) / a8::TOKENS);
+        least_ = a.tokens > a8::STREAMED ? a8::ROWS : rounded(CLAIM_BYTES * columns_ / bytes);
+        for (int64_t begin = 0; begin < total_; begin += length(begin)) ++count_;
+    }
+
+    int64_t columns() const { return columns_; }
+    int64_t count() const { return count_; }
+
+    // Calls body(begin, end) with a piece of all columns of all blocks.
+    template <class Body>
+    void piece(int64_t index, Body body) const {
+        int64_t begin = 0;
+        for (; index > 0; --index) begin += length(begin);
+        body(begin, std::min(total_, begin + length(begin)));
+    }
+
+   private:
+    static int64_t rounded(int64_t columns) { return (columns + a8::ROWS - 1) / a8::ROWS * a8::ROWS; }
+
+    int64_t length(int64_t begin) const {
+        return std::max({rounded((total_ - begin) / (2 * workers_)), least_, (int64_t)a8::ROWS});
+    }
+
+    int64_t workers_;
+    int64_t columns_ = 0;
+    int64_t total_ = 0;
+    int64_t least_ = 0;
+    int64_t count_ = 0;
 };
 
-Work divide(const LinearArgs& a) {
-    Work work;
-    work.tokens = TOKEN_BYTES / a.columns / a8::TILE * a8::TILE;
-    if (work.tokens > TOKENS) work.tokens = TOKENS;
-    if (work.tokens < a8::ROWS) work.tokens = a8::ROWS;
-    if (work.tokens > a.tokens) work.tokens = a.tokens;
-    work.columns = 0;
-    int64_t bytes = 1;
-    for (int64_t i = 0; i < a.count; ++i) {
-        work.columns += output_columns(a.outputs[i]);
-        bytes += a.outputs[i].rows * a.outputs[i].parts->code_stride;
-    }
-    work.count = work.columns * ((a.tokens + work.tokens - 1) / work.tokens);
-    work.grain = a.tokens > ALONE_TOKENS ? 1 : CLAIM_BYTES * work.columns / bytes;
-    work.grain = (work.grain + a8::ROWS - 1) / a8::ROWS * a8::ROWS;
-    return work;
-}
-
+// Every token of x. Few are quantised by each worker for itself, which spares a barrier.
 a8::Panel quantise(const LinearArgs& a, Worker& worker) {
     unsigned mask = 0;
     for (int64_t i = 0; i < a.count; ++i) mask |= a8::group_mask(a.outputs[i]);
     const size_t bytes = a8::Panel::bytes(a.tokens, a.columns, mask);
-    const bool alone = a.tokens <= ALONE_TOKENS;
+    const bool alone = a.tokens <= a8::STREAMED;
     const a8::Panel panel(alone ? worker.own<char>(bytes) : worker.shared<char>(bytes), a.tokens, a.columns, mask);
     const auto some = [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) panel.quantise(t, a.x + t * a.columns);
@@ -62,18 +74,8 @@ a8::Panel quantise(const LinearArgs& a, Worker& worker) {
 struct Scratch {
     char* block;
     float* products;  // [TOKENS][ROWS]
-    float* up;
+    float* up;        // the same
 };
-
-Scratch scratch(const LinearArgs& a, const Work& work, Worker& worker) {
-    size_t most = 0;
-    for (int64_t i = 0; i < a.count; ++i) {
-        const size_t bytes = a8::scratch_bytes(a.outputs[i], a.columns);
-        most = bytes > most ? bytes : most;
-    }
-    const size_t products = work.tokens * a8::ROWS;
-    return {worker.own<char>(most), worker.own<float>(products), worker.own<float>(products)};
-}
 
 // At most ROWS columns of an output.
 void multiply(const Output& o, int64_t column, int64_t count, const a8::Batch& batch, const Scratch& s) {
@@ -88,19 +90,23 @@ void multiply(const Output& o, int64_t column, int64_t count, const a8::Batch& b
 
 void linear_a8(const LinearArgs& a, Worker& worker) {
     const a8::Panel panel = quantise(a, worker);
-    const Work work = divide(a);
-    const Scratch s = scratch(a, work, worker);
-    worker.each(work.count, work.grain, [&](int64_t begin, int64_t end) {
+    const Pieces pieces(a, worker.size);
+    constexpr int64_t products = a8::TOKENS * a8::ROWS;
+    const Scratch s{worker.own<char>(a8::SCRATCH_BYTES), worker.own<float>(products), worker.own<float>(products)};
+    const auto multiply_piece = [&](int64_t begin, int64_t end) {
         while (begin < end) {
-            const int64_t first = begin / work.columns * work.tokens;
-            const a8::Batch batch{&panel, nullptr, first, std::min(work.tokens, a.tokens - first)};
-            int64_t column = begin % work.columns;
+            const int64_t first = begin / pieces.columns() * a8::TOKENS;
+            const a8::Batch batch{&panel, nullptr, first, std::min<int64_t>(a8::TOKENS, a.tokens - first)};
+            int64_t column = begin % pieces.columns();
             const Output* o = a.outputs;
             while (column >= output_columns(*o)) column -= output_columns(*o++);
             const int64_t count = std::min({end - begin, output_columns(*o) - column, (int64_t)a8::ROWS});
             multiply(*o, column, count, batch, s);
             begin += count;
         }
+    };
+    worker.each(pieces.count(), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) pieces.piece(i, multiply_piece);
     });
 }
 

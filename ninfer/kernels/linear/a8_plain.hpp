@@ -5,9 +5,17 @@
 
 namespace ninfer::a8 {
 
-template <class V>
-static inline V in_order(V v) {
-    return v;
+// The greatest of G magnitudes, as its bits: they are ordered like the numbers, with NaN above infinity.
+template <int G>
+static inline int32_t greatest_magnitude(const float* x) {
+    int32_t most = 0;
+    for (int i = 0; i < G; ++i) {
+        int32_t bits;
+        std::memcpy(&bits, x + i, 4);
+        bits &= 0x7fffffff;
+        most = bits > most ? bits : most;
+    }
+    return most;
 }
 
 // 32 values times `by`, rounded to signed bytes. |x * by| < 127.5.

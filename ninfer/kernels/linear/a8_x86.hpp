@@ -64,6 +64,18 @@ static inline void transpose(const bytes (&in)[4], bytes (&out)[4]) {
 
 // ---- activations ----------------------------------------------------------------------------------------
 
+// The greatest of G magnitudes, as its bits: they are ordered like the numbers, with NaN above infinity.
+template <int G>
+static inline int32_t greatest_magnitude(const float* x) {
+    const bytes magnitude = _mm256_set1_epi32(0x7fffffff);
+    bytes most = _mm256_setzero_si256();
+    for (int i = 0; i < G; i += 8)
+        most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_loadu_si256((const bytes*)(x + i)), magnitude));
+    __m128i half = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    half = _mm_max_epi32(half, _mm_unpackhi_epi64(half, half));
+    return _mm_cvtsi128_si32(_mm_max_epi32(half, _mm_shuffle_epi32(half, 1)));
+}
+
 // 32 values times `by`, rounded to signed bytes. |x * by| < 127.5.
 static inline void narrow(const float* x, float by, int8_t* out) {
     bytes w[4];
@@ -139,11 +151,24 @@ struct Planes<FormatQ4> {
     }
 };
 
-// The fifth bits of lanes 8p..8p+7 of a group are its byte p.
+// Looks up the low half of each byte, whose other bits are 0.
+static inline bytes look_up(__m128i table, bytes v) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), v);
+}
+
+// The halves of each byte, the lower first; from the lower and the upper 8 bytes of each 16.
+static inline void split(bytes packed, bytes (&out)[2]) {
+    const bytes nibble = splat_byte(15);
+    const bytes low = _mm256_and_si256(packed, nibble), high = _mm256_and_si256(shift_right(packed, 4), nibble);
+    out[0] = _mm256_unpacklo_epi8(low, high);
+    out[1] = _mm256_unpackhi_epi8(low, high);
+}
+
+// The fifth bits of lanes 8p..8p+7 of a group are its byte p. The offset turns them.
 template <>
 struct Planes<FormatQ5> {
     const uint8_t* codes;
-    bytes high[2];  // bytes 4 half .. 4 half + 3 of the groups; four groups to a byte, in both halves
+    bytes high[2];  // bytes 4 half .. 4 half + 3 of the groups: four groups' byte p, four groups' byte p + 1, ...
 
     Planes(const uint8_t* codes, const uint8_t* plane) : codes(codes) {
         const bytes first = beside(plane, plane + 32), second = beside(plane + 16, plane + 48);
@@ -154,49 +179,46 @@ struct Planes<FormatQ5> {
 
     template <class Use>
     ALWAYS void vectors(int half, Use use) const {
-        const __m128i spread = _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-        const bytes even_bits = _mm256_set1_epi32(0x40100401), odd_bits = _mm256_set1_epi32((int)0x80200802);
-        const bytes zero = _mm256_setzero_si256(), sixteen = splat_byte(16);
-        bytes piece[4];
+        // Lanes 2j and 2j + 1 have two bits of a nibble, the lower two if j is even: 0..3 or 0, 4, 8, 12.
+        const __m128i even = _mm_setr_epi8(16, 0, 16, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0);
+        const __m128i odd = _mm_setr_epi8(16, 16, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+        const __m128i order = _mm_setr_epi8(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        const bytes own = _mm256_set1_epi16(0x0c03);
+        bytes nibbles[2], piece[4];  // nibbles of pieces 0 and 1, of 2 and 3
+        split(high[half], nibbles);
         pieces(codes, half, piece);
         UNROLLED for (int p = 0; p < 4; ++p) {
-            const bytes order = _mm256_add_epi8(_mm256_broadcastsi128_si256(spread), splat_byte(4 * p));
-            const bytes bits = _mm256_shuffle_epi8(high[half], order);
-            // The offset makes the fifth bit 1 where it was 0.
-            const bytes even = _mm256_cmpeq_epi8(_mm256_and_si256(bits, even_bits), zero);
-            const bytes odd = _mm256_cmpeq_epi8(_mm256_and_si256(bits, odd_bits), zero);
-            use_nibbles(8 * half + 2 * p, piece[p], _mm256_and_si256(even, sixteen), _mm256_and_si256(odd, sixteen),
-                        use);
+            const bytes from = _mm256_add_epi8(_mm256_broadcastsi128_si256(order), splat_byte(p & 1 ? 8 : 0));
+            const bytes bits = _mm256_and_si256(_mm256_shuffle_epi8(nibbles[p / 2], from), own);
+            use_nibbles(8 * half + 2 * p, piece[p], look_up(even, bits), look_up(odd, bits), use);
         }
     }
 };
 
-// The upper bits of lanes 2j and 2j+1 of a group are nibble j of its 16 bytes.
+// The upper bits of lanes 2j and 2j + 1 of a group are nibble j of its 16 bytes. The offset turns the sixth bits.
 template <>
 struct Planes<FormatQ6> {
     const uint8_t* codes;
-    bytes high[4];  // group i, and 4 + i in the upper half; the offset turns each lane's sixth bit
+    bytes high[4];  // group i, and 4 + i in the upper half
 
     Planes(const uint8_t* codes, const uint8_t* plane) : codes(codes) {
-        for (int i = 0; i < 4; ++i)
-            high[i] = _mm256_xor_si256(beside(plane + 16 * i, plane + 16 * (i + 4)), splat_byte(0xaa));
+        for (int i = 0; i < 4; ++i) high[i] = beside(plane + 16 * i, plane + 16 * (i + 4));
     }
 
     template <class Use>
     ALWAYS void vectors(int half, Use use) const {
+        const __m128i even = _mm_setr_epi8(32, 48, 0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48, 0, 16);
+        const __m128i odd = _mm_setr_epi8(32, 32, 32, 32, 48, 48, 48, 48, 0, 0, 0, 0, 16, 16, 16, 16);
         // Words 4 half .. 4 half + 3 of the groups; one word belongs to one piece.
         const bytes a = half ? _mm256_unpackhi_epi16(high[0], high[1]) : _mm256_unpacklo_epi16(high[0], high[1]);
         const bytes b = half ? _mm256_unpackhi_epi16(high[2], high[3]) : _mm256_unpacklo_epi16(high[2], high[3]);
-        const bytes words[2] = {_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)};
-        const bytes mask = splat_byte(0x30), zero = _mm256_setzero_si256();
-        bytes piece[4];
+        bytes nibbles[2][2], piece[4];
+        split(_mm256_unpacklo_epi32(a, b), nibbles[0]);
+        split(_mm256_unpackhi_epi32(a, b), nibbles[1]);
         pieces(codes, half, piece);
         UNROLLED for (int p = 0; p < 4; ++p) {
-            const bytes word = words[p / 2];
-            const bytes wide = p & 1 ? _mm256_unpackhi_epi8(word, zero) : _mm256_unpacklo_epi8(word, zero);
-            const bytes nibbles = _mm256_or_si256(wide, shift_left(wide, 4));  // in the low half of each byte
-            use_nibbles(8 * half + 2 * p, piece[p], _mm256_and_si256(shift_left(nibbles, 4), mask),
-                        _mm256_and_si256(shift_left(nibbles, 2), mask), use);
+            const bytes bits = nibbles[p / 2][p & 1];
+            use_nibbles(8 * half + 2 * p, piece[p], look_up(even, bits), look_up(odd, bits), use);
         }
     }
 };
