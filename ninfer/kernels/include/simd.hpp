@@ -144,6 +144,9 @@ static inline float from_bf16(uint16_t word) {
 
 // One fp16 word to fp32, exact: subnormals, infinities and NaN included.
 static inline float from_half(uint16_t word) {
+#if defined(NINFER_X86)
+    return _cvtsh_ss(word);
+#else
     const uint32_t sign = (uint32_t)(word & 0x8000) << 16, exponent = word >> 10 & 31, mantissa = word & 1023;
     uint32_t bits;
     float value;
@@ -156,6 +159,7 @@ static inline float from_half(uint16_t word) {
     }
     std::memcpy(&value, &bits, 4);
     return value;
+#endif
 }
 
 // LANES fp16 words to fp32, exact.

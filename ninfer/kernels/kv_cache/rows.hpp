@@ -1,6 +1,6 @@
 // Rows of keys or values as they lie in a pool's pages, and what they represent. codec.py defines the formats.
 //
-// Python mirrors Plane in kv_cache/compiled_cpu.py. A row is addressed by its place: (page * heads + head) * 64 + column.
+// Python mirrors Plane in kv_cache/compiled_cpu.py. A row's place is (page * heads + head) * 64 + column.
 #pragma once
 
 #include "simd.hpp"
@@ -78,6 +78,11 @@ static inline void decode_e2m1(const uint8_t* codes, float scale, float* out) {
     for (int i = 0; i < 16; i += LANES) store(out + i, from_int8(doubled + i) * (0.5f * scale));
 }
 
+// The scale of one row's group that has `column`.
+static inline float int8_scale(const Plane& plane, int64_t place, int64_t column) {
+    return from_half(load_word(plane.scales + place * plane.scale_bytes + column / INT8_GROUP * 2));
+}
+
 // Numbers [column, column + columns) of one row, both multiples of 64, to out. The products with a scale are exact.
 static inline void decode_row(const Plane& plane, int64_t place, int64_t column, int64_t columns, float* out) {
     const uint8_t* codes = plane.codes + place * plane.code_bytes;
@@ -91,9 +96,10 @@ static inline void decode_row(const Plane& plane, int64_t place, int64_t column,
                 store(out + i, from_bf16(reinterpret_cast<const uint16_t*>(codes) + column + i));
             break;
         case ROW_INT8:
-            for (int64_t i = 0; i < columns; i += LANES) {
-                const float scale = from_half(load_word(scales + (column + i) / INT8_GROUP * 2));
-                store(out + i, from_int8(reinterpret_cast<const int8_t*>(codes) + column + i) * scale);
+            for (int64_t begin = 0; begin < columns; begin += INT8_GROUP) {
+                const float scale = int8_scale(plane, place, column + begin);
+                for (int64_t i = begin; i < begin + INT8_GROUP; i += LANES)
+                    store(out + i, from_int8(reinterpret_cast<const int8_t*>(codes) + column + i) * scale);
             }
             break;
         case ROW_FP8: {
@@ -105,12 +111,6 @@ static inline void decode_row(const Plane& plane, int64_t place, int64_t column,
             for (int64_t i = 0; i < columns; i += NVFP4_GROUP)
                 decode_e2m1(codes + (column + i) / 2, E4M3.value[scales[(column + i) / NVFP4_GROUP]], out + i);
     }
-}
-
-// Rows [place, place + rows) to out [rows, columns].
-static inline void decode_rows(const Plane& plane, int64_t place, int64_t rows, int64_t column, int64_t columns,
-                               float* out) {
-    for (int64_t row = 0; row < rows; ++row) decode_row(plane, place + row, column, columns, out + row * columns);
 }
 
 }  // namespace ninfer

@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t SPAN_PAGES = 8;
 constexpr int64_t TILE = 48;        // queries of a tile, unless one token has more
 constexpr int64_t KEY_BLOCK = 16;   // keys decoded at once: 16 KB of them at a head of 256
+constexpr int64_t FEW = 8;          // queries for which decoded keys are not worth their way through memory
 constexpr int64_t MOST_PARTIAL = 1 << 24;  // floats of partial results that a call may use
 constexpr int64_t TILES_PER_WORKER = 4;    // with fewer, spans are divided too
 constexpr float FLOOR = -3.0e38f;   // the greatest of no scores
@@ -56,6 +57,7 @@ struct Softmax {
 struct Scratch {
     float* queries;  // [n, dim], scaled
     float* scores;   // [n, 64], then weights
+    float* risen;    // [n], the greatest score with the page's
     float* fades;    // [n]
     float* block;    // decoded keys or values
     Softmax span;
@@ -64,7 +66,6 @@ struct Scratch {
 
 int64_t group_of(const Args& a) { return a.heads / a.kv_heads; }
 int64_t tokens_of_tile(const Args& a) { return group_of(a) < TILE ? TILE / group_of(a) : 1; }
-int64_t queries_of_tile(const Args& a) { return tokens_of_tile(a) * group_of(a); }
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 int64_t tiles_of_row(const Args& a, int64_t row) {
@@ -79,21 +80,96 @@ Tile tile_at(const Args& a, int64_t index) {
     return {a.tables + row * a.width, a.segments[row] + skipped, tokens, a.segments[2 * a.batch + row] + skipped};
 }
 
+// What all tiles of a call are, at most.
+struct Extent {
+    int64_t tiles;
+    int64_t spans;
+    int64_t queries;
+};
+
+Extent extent_of(const Args& a) {
+    Extent e = {};
+    for (int64_t row = 0; row < a.batch; ++row) {
+        e.tiles += tiles_of_row(a, row);
+        const int64_t spans = tile_at(a, e.tiles - 1).spans();
+        const int64_t queries = least(tokens_of_tile(a), a.segments[a.batch + row]) * group_of(a);
+        e.spans = spans > e.spans ? spans : e.spans;
+        e.queries = queries > e.queries ? queries : e.queries;
+    }
+    return e;
+}
+
 Softmax take_softmax(Worker& worker, int64_t queries, int64_t dim) {
     return {worker.own<float>(queries), worker.own<float>(queries), worker.own<float>(queries * dim)};
 }
 
-Scratch take_scratch(const Args& a, Worker& worker) {
-    const int64_t queries = queries_of_tile(a), columns = a.dim * KEY_BLOCK;
+Scratch take_scratch(const Args& a, Worker& worker, int64_t queries) {
+    const int64_t columns = a.dim * KEY_BLOCK;
     Scratch s = {};
     s.queries = worker.own<float>(queries * a.dim);
     s.scores = worker.own<float>(queries * PAGE);
+    s.risen = worker.own<float>(queries);
     s.fades = worker.own<float>(queries);
     s.block = worker.own<float>(columns > PAGE * COLUMN_BLOCK ? columns : PAGE * COLUMN_BLOCK);
     return s;
 }
 
+// ---- keys and values ------------------------------------------------------------------------------------
+
+// Numbers of consecutive rows, and where about as many numbers lie that will be read next.
+struct Block {
+    int64_t place;
+    int64_t rows;
+    int64_t column;
+    int64_t columns;
+    const uint8_t* next;
+};
+
+// Decodes a block to out [rows, columns]. Meanwhile what comes next is fetched.
+void decode_block(const Plane& plane, const Block& b, int64_t dim, float* out) {
+    const int64_t bytes = plane.code_bytes * b.columns / dim;
+    for (int64_t row = 0; row < b.rows; ++row) {
+        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(b.next + row * bytes + i, 0, 2);
+        decode_row(plane, b.place + row, b.column, b.columns, out + row * b.columns);
+    }
+}
+
+// Calls body with the block's rows: decoded, or as they lie where that is faster, because few queries use them.
+template <class Body>
+void with_rows(const Plane& plane, const Block& b, int64_t dim, bool few, float* scratch, Body body) {
+    const uint8_t* first = plane.codes + b.place * plane.code_bytes;
+    if (plane.format == ROW_FP32 && few) {
+        const auto* numbers = reinterpret_cast<const float*>(first);
+        body(Fp32Rows{numbers + b.column, dim, reinterpret_cast<const float*>(b.next)});
+    } else if (plane.format == ROW_BF16 && few) {
+        const auto* numbers = reinterpret_cast<const uint16_t*>(first);
+        body(Bf16Rows{numbers + b.column, dim, reinterpret_cast<const uint16_t*>(b.next)});
+    } else if (plane.format == ROW_INT8 && few) {
+        const int64_t groups = b.columns / INT8_GROUP;
+        for (int64_t i = 0; i < b.rows * groups; ++i)
+            scratch[i] = int8_scale(plane, b.place + i / groups, b.column + i % groups * INT8_GROUP);
+        const auto* numbers = reinterpret_cast<const int8_t*>(first);
+        body(Int8Rows{numbers + b.column, dim, reinterpret_cast<const int8_t*>(b.next), scratch, groups});
+    } else {
+        decode_block(plane, b, dim, scratch);
+        body(NearRows{scratch, b.columns});
+    }
+}
+
 // ---- one page -------------------------------------------------------------------------------------------
+
+// A page before a tile: `place` is its first row, of keys and of values, `next` that of the page after it.
+struct Page {
+    int64_t base;
+    int64_t place;
+    int64_t next;
+};
+
+Page page_of(const Args& a, const Tile& tile, int64_t head, int64_t page) {
+    const int64_t after = page < tile.last() / PAGE ? page + 1 : page;
+    const auto place = [&](int64_t i) { return (tile.table[i] * a.kv_heads + head) * PAGE; };
+    return {page * PAGE, place(page), place(after)};
+}
 
 // Calls body(first query, queries, keys) for queries of the tile that see the same keys of the page at `base`: all of
 // them, or those of one token. Keys after a token are never among them.
@@ -105,57 +181,86 @@ void each_part(const Args& a, const Tile& tile, int64_t base, Body body) {
         body(i * group, group, least(PAGE, tile.position + i + 1 - base));
 }
 
-void score(const Args& a, const Tile& tile, int64_t base, int64_t place, const Scratch& s) {
-    const int64_t keys = least(PAGE, tile.last() + 1 - base);
+// Scores of the page's keys. Meanwhile its values are fetched.
+void score(const Args& a, const Tile& tile, const Page& page, bool few, const Scratch& s) {
+    const int64_t keys = least(PAGE, tile.last() + 1 - page.base);
     for (int64_t begin = 0; begin < keys; begin += KEY_BLOCK) {
-        decode_rows(a.keys, place + begin, KEY_BLOCK, 0, a.dim, s.block);
-        each_part(a, tile, base, [&](int64_t first, int64_t queries, int64_t seen) {
-            if (seen > begin) {
-                const int64_t count = least(KEY_BLOCK, seen - begin);
-                multiply_keys(s.queries + first * a.dim, queries, s.block, count, a.dim, s.scores + first * PAGE + begin);
-            }
+        const uint8_t* next = a.values.codes + page.place * a.values.code_bytes + begin * a.keys.code_bytes;
+        const Block block = {page.place + begin, KEY_BLOCK, 0, a.dim, next};
+        with_rows(a.keys, block, a.dim, few, s.block, [&](const auto& rows) {
+            each_part(a, tile, page.base, [&](int64_t first, int64_t queries, int64_t seen) {
+                float* scores = s.scores + first * PAGE + begin;
+                multiply_keys(s.queries + first * a.dim, queries, rows, least(KEY_BLOCK, seen - begin), a.dim, scores);
+            });
         });
     }
 }
 
-// What weights relative to `best` are to be multiplied with to be relative to `risen`; 0 if `best` is FLOOR.
-float fade_of(float best, float risen) { return vexp(splat(best - risen))[0]; }
-
-// Scores of the first `keys` columns to weights, 0 beyond, relative to the greatest score so far.
-void weigh(float* scores, int64_t keys, float& best, float& mass, float& fade) {
-    f32 top = splat(best);
-    for (int i = 0; i < PAGE; i += LANES) {
-        const f32 s = mask_after(loadf(scores + i), static_cast<int>(keys) - i);
-        store(scores + i, s);
-        top = vmax(s, top);
-    }
-    const float risen = greatest(top);
-    f32 weights = {};
-    for (int i = 0; i < PAGE; i += LANES) {
-        const f32 w = vexp(loadf(scores + i) - risen);
-        store(scores + i, w);
-        weights += w;
-    }
-    fade = fade_of(best, risen);
-    mass = mass * fade + sum(weights);
-    best = risen;
+// `count` lanes of v, minus infinity in those after.
+f32 before(f32 v, int count) {
+    i32 lane;
+    for (int i = 0; i < LANES; ++i) lane[i] = i;
+    return lane < splati(count) ? v : splat(-__builtin_inff());
 }
 
-void attend_page(const Args& a, const Tile& tile, int64_t head, int64_t page, const Scratch& s) {
-    const int64_t base = page * PAGE, place = (tile.table[page] * a.kv_heads + head) * PAGE;
-    score(a, tile, base, place, s);
-    each_part(a, tile, base, [&](int64_t first, int64_t queries, int64_t seen) {
-        for (int64_t i = first; i < first + queries; ++i)
-            weigh(s.scores + i * PAGE, seen, s.span.best[i], s.span.mass[i], s.fades[i]);
-    });
-    const int64_t keys = least(PAGE, tile.last() + 1 - base);
+// What is relative to `best` times this is relative to `risen`; 0 if `best` is FLOOR.
+f32 fade_of(f32 best, f32 risen) { return vexp(best - risen); }
+
+// Scores of the first `keys` columns to weights, 0 beyond, relative to the greatest score so far, for queries
+// [first, first + queries). In passes over all queries, because each is a chain of dependent steps.
+void weigh(const Scratch& s, int64_t first, int64_t queries, int64_t keys) {
+    float* best = s.span.best + first;
+    float* fades = s.fades + first;
+    for (int64_t i = 0; i < queries; ++i) {
+        float* scores = s.scores + (first + i) * PAGE;
+        f32 top = splat(best[i]);
+        for (int c = 0; c < PAGE; c += LANES) {
+            const f32 seen = before(loadf(scores + c), static_cast<int>(keys) - c);
+            store(scores + c, seen);
+            top = vmax(seen, top);
+        }
+        s.risen[i] = greatest(top);
+    }
+    for (int64_t i = 0; i < queries; i += LANES) {
+        const int count = static_cast<int>(least(LANES, queries - i));
+        store_head(fades + i, fade_of(load_head(best + i, count), load_head(s.risen + i, count)), count);
+    }
+    for (int64_t i = 0; i < queries; ++i) {
+        float* scores = s.scores + (first + i) * PAGE;
+        f32 weights = {};
+        for (int c = 0; c < PAGE; c += LANES) {
+            const f32 w = vexp(loadf(scores + c) - s.risen[i]);
+            store(scores + c, w);
+            weights += w;
+        }
+        best[i] = s.risen[i];
+        s.span.mass[first + i] = s.span.mass[first + i] * fades[i] + sum(weights);
+    }
+}
+
+// Adds the page's values. Meanwhile the next page's keys are fetched.
+void add(const Args& a, const Tile& tile, const Page& page, bool few, const Scratch& s) {
+    const int64_t keys = least(PAGE, tile.last() + 1 - page.base);
+    const int64_t bytes = a.values.code_bytes * PAGE * COLUMN_BLOCK / a.dim;
     for (int64_t column = 0; column < a.dim; column += COLUMN_BLOCK) {
-        decode_rows(a.values, place, keys, column, COLUMN_BLOCK, s.block);
-        each_part(a, tile, base, [&](int64_t first, int64_t queries, int64_t seen) {
-            add_values(s.scores + first * PAGE, s.fades + first, queries, s.block, seen, a.dim,
-                       s.span.sums + first * a.dim + column);
+        const uint8_t* next = a.keys.codes + page.next * a.keys.code_bytes + column / COLUMN_BLOCK * bytes;
+        const Block block = {page.place, keys, column, COLUMN_BLOCK, next};
+        with_rows(a.values, block, a.dim, few, s.block, [&](const auto& rows) {
+            each_part(a, tile, page.base, [&](int64_t first, int64_t queries, int64_t seen) {
+                float* sums = s.span.sums + first * a.dim + column;
+                add_values(s.scores + first * PAGE, s.fades + first, queries, rows, seen, a.dim, sums);
+            });
         });
     }
+}
+
+void attend_page(const Args& a, const Tile& tile, int64_t head, int64_t index, const Scratch& s) {
+    const Page page = page_of(a, tile, head, index);
+    const bool few = tile.tokens * group_of(a) <= FEW;
+    score(a, tile, page, few, s);
+    const auto part = [&](int64_t first, int64_t queries, int64_t seen) { weigh(s, first, queries, seen); };
+    each_part(a, tile, page.base, part);
+    add(a, tile, page, few, s);
 }
 
 // ---- tiles and spans ------------------------------------------------------------------------------------
@@ -183,7 +288,8 @@ void attend_span(const Args& a, const Tile& tile, int64_t head, int64_t span, co
 // Query i of `span` into query j of `total`. Where either has no keys, the other's numbers stay as they are.
 void merge(const Softmax& total, int64_t j, const Softmax& span, int64_t i, int64_t dim) {
     const float risen = span.best[i] > total.best[j] ? span.best[i] : total.best[j];
-    const float old_fade = fade_of(total.best[j], risen), new_fade = fade_of(span.best[i], risen);
+    const f32 bests = {total.best[j], span.best[i]}, fades = fade_of(bests, splat(risen));
+    const float old_fade = fades[0], new_fade = fades[1];
     total.best[j] = risen;
     total.mass[j] = total.mass[j] * old_fade + span.mass[i] * new_fade;
     float* sums = total.sums + j * dim;
@@ -202,12 +308,12 @@ void write_out(const Args& a, const Tile& tile, int64_t head, int64_t i, const S
 // ---- the division of work -------------------------------------------------------------------------------
 
 // A worker takes a tile with all its spans. Later tiles have more keys, so they come first.
-void attend_whole_tiles(const Args& a, Worker& worker, int64_t tiles) {
-    Scratch s = take_scratch(a, worker);
-    s.span = take_softmax(worker, queries_of_tile(a), a.dim);
-    s.total = take_softmax(worker, queries_of_tile(a), a.dim);
-    worker.each(tiles * a.kv_heads, 1, [&](int64_t unit, int64_t) {
-        const Tile tile = tile_at(a, tiles - 1 - unit / a.kv_heads);
+void attend_whole_tiles(const Args& a, Worker& worker, const Extent& e) {
+    Scratch s = take_scratch(a, worker, e.queries);
+    s.span = take_softmax(worker, e.queries, a.dim);
+    s.total = take_softmax(worker, e.queries, a.dim);
+    worker.each(e.tiles * a.kv_heads, 1, [&](int64_t unit, int64_t) {
+        const Tile tile = tile_at(a, e.tiles - 1 - unit / a.kv_heads);
         const int64_t head = unit % a.kv_heads, queries = tile.tokens * group_of(a);
         load_queries(a, tile, head, s.queries);
         clear(s.total, queries, a.dim);
@@ -220,17 +326,17 @@ void attend_whole_tiles(const Args& a, Worker& worker, int64_t tiles) {
 }
 
 // A worker takes one span of a tile; then, when all are there, one query with all its spans.
-void attend_spans(const Args& a, Worker& worker, int64_t tiles, int64_t spans) {
-    Scratch s = take_scratch(a, worker);
-    const int64_t queries = queries_of_tile(a), units = tiles * a.kv_heads * spans, size = queries * (a.dim + 2);
+void attend_spans(const Args& a, Worker& worker, const Extent& e) {
+    Scratch s = take_scratch(a, worker, e.queries);
+    const int64_t units = e.tiles * a.kv_heads * e.spans, size = e.queries * (a.dim + 2);
     float* partial = worker.shared<float>(units * size);
     const auto partial_of = [&](int64_t unit) {
         float* at = partial + unit * size;
-        return Softmax{at + queries * a.dim, at + queries * (a.dim + 1), at};
+        return Softmax{at + e.queries * a.dim, at + e.queries * (a.dim + 1), at};
     };
     worker.each(units, 1, [&](int64_t unit, int64_t) {
-        const Tile tile = tile_at(a, unit / (spans * a.kv_heads));
-        const int64_t head = unit / spans % a.kv_heads, span = unit % spans;
+        const Tile tile = tile_at(a, unit / (e.spans * a.kv_heads));
+        const int64_t head = unit / e.spans % a.kv_heads, span = unit % e.spans;
         if (span >= tile.spans()) return;
         load_queries(a, tile, head, s.queries);
         s.span = partial_of(unit);
@@ -238,29 +344,25 @@ void attend_spans(const Args& a, Worker& worker, int64_t tiles, int64_t spans) {
     });
     worker.barrier();
     s.total = take_softmax(worker, 1, a.dim);
-    worker.each(tiles * a.kv_heads * queries, 1, [&](int64_t index, int64_t) {
-        const int64_t first = index / queries * spans, i = index % queries, head = index / queries % a.kv_heads;
-        const Tile tile = tile_at(a, index / queries / a.kv_heads);
+    worker.each(e.tiles * a.kv_heads * e.queries, 1, [&](int64_t index, int64_t) {
+        const int64_t i = index % e.queries, head = index / e.queries % a.kv_heads;
+        const Tile tile = tile_at(a, index / e.queries / a.kv_heads);
         if (i >= tile.tokens * group_of(a)) return;
         clear(s.total, 1, a.dim);
-        for (int64_t span = 0; span < tile.spans(); ++span) merge(s.total, 0, partial_of(first + span), i, a.dim);
+        for (int64_t span = 0; span < tile.spans(); ++span)
+            merge(s.total, 0, partial_of(index / e.queries * e.spans + span), i, a.dim);
         write_out(a, tile, head, i, s.total, 0);
     });
 }
 
 void paged_attention(const Args& a, Worker& worker) {
-    int64_t tiles = 0, spans = 0;
-    for (int64_t row = 0; row < a.batch; ++row) {
-        tiles += tiles_of_row(a, row);
-        const int64_t last = tile_at(a, tiles - 1).spans();
-        if (last > spans) spans = last;
-    }
-    const bool few = worker.size > 1 && tiles * a.kv_heads < TILES_PER_WORKER * worker.size;
-    const bool small = tiles * a.kv_heads * spans * queries_of_tile(a) * (a.dim + 2) <= MOST_PARTIAL;
-    if (few && small && spans > 1)
-        attend_spans(a, worker, tiles, spans);
+    const Extent e = extent_of(a);
+    const bool few = worker.size > 1 && e.tiles * a.kv_heads < TILES_PER_WORKER * worker.size;
+    const bool small = e.tiles * a.kv_heads * e.spans * e.queries * (a.dim + 2) <= MOST_PARTIAL;
+    if (few && small && e.spans > 1)
+        attend_spans(a, worker, e);
     else
-        attend_whole_tiles(a, worker, tiles);
+        attend_whole_tiles(a, worker, e);
 }
 
 }  // namespace

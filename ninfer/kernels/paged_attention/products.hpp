@@ -4,13 +4,53 @@
 // value is added after the values of lower keys. Nothing depends on which queries and keys share the registers.
 #pragma once
 
+#include "kv_cache/rows.hpp"
 #include "simd.hpp"
 
 namespace ninfer {
 
-constexpr int64_t COLUMN_BLOCK = 64;  // columns of values decoded at once
-constexpr int64_t KEYS_AT_ONCE = 4;
-constexpr int64_t SCORE_ROW = 64;  // from one query's scores to the next's
+constexpr int64_t COLUMN_BLOCK = 64;  // columns of sums that one call adds to
+
+// Keys or values: LANES numbers from (row, column). `fetch` brings number i of what is read next into the cache: far
+// memory is read at its full speed only if one line after another is asked for, at an even pace.
+struct NearRows {
+    using Number = float;
+    const float* first;
+    int64_t stride;
+    f32 at(int64_t row, int64_t column) const { return loadf(first + row * stride + column); }
+    void fetch(int64_t) const {}
+};
+
+struct Fp32Rows {
+    using Number = float;
+    const float* first;
+    int64_t stride;
+    const float* next;
+    f32 at(int64_t row, int64_t column) const { return loadf(first + row * stride + column); }
+    void fetch(int64_t i) const { __builtin_prefetch(next + i, 0, 2); }
+};
+
+struct Bf16Rows {
+    using Number = uint16_t;
+    const uint16_t* first;
+    int64_t stride;
+    const uint16_t* next;
+    f32 at(int64_t row, int64_t column) const { return from_bf16(first + row * stride + column); }
+    void fetch(int64_t i) const { __builtin_prefetch(next + i, 0, 2); }
+};
+
+struct Int8Rows {
+    using Number = int8_t;
+    const int8_t* first;
+    int64_t stride;
+    const int8_t* next;
+    const float* scales;  // [rows, groups]
+    int64_t groups;
+    f32 at(int64_t row, int64_t column) const {
+        return from_int8(first + row * stride + column) * scales[row * groups + column / INT8_GROUP];
+    }
+    void fetch(int64_t i) const { __builtin_prefetch(next + i, 0, 2); }
+};
 
 // The sums of four vectors, each as `sum` adds it.
 static inline void store_sums(f32 a, f32 b, f32 c, f32 d, float* out) {
@@ -35,44 +75,48 @@ static inline void store_sums(f32 a, f32 b, f32 c, f32 d, float* out) {
 #endif
 }
 
-// `count` lanes of v, minus infinity in those after.
-static inline f32 mask_after(f32 v, int count) {
-    i32 lane;
-    for (int i = 0; i < LANES; ++i) lane[i] = i;
-    return lane < splati(count) ? v : splat(-__builtin_inff());
-}
+// Keys, or vectors of a value, that share the registers with so many queries: 16 hold 12 sums and their factors.
+constexpr int companions(int queries) { return queries == 4 && LANES == 8 ? 2 : 4; }
 
-template <int Q>
-static inline void score_tile(const float* q, const float* keys, int64_t dim, float* scores) {
-    f32 acc[Q][KEYS_AT_ONCE] = {};
+// Scores of Q queries and the next keys of four.
+template <int Q, class Rows>
+static inline void score_tile(const float* q, const Rows& keys, int64_t key, int64_t dim, float* scores) {
+    constexpr int K = companions(Q);
+    f32 acc[Q][K] = {};
+    for (int64_t i = 0; i < K * dim; i += 64 / sizeof(typename Rows::Number)) keys.fetch(key * dim + i);
     for (int64_t d = 0; d < dim; d += LANES) {
         f32 x[Q];
         for (int i = 0; i < Q; ++i) x[i] = loadf(q + i * dim + d);
-        for (int k = 0; k < KEYS_AT_ONCE; ++k) {
-            const f32 key = loadf(keys + k * dim + d);
-            for (int i = 0; i < Q; ++i) acc[i][k] = fma(x[i], key, acc[i][k]);
+        for (int k = 0; k < K; ++k) {
+            const f32 y = keys.at(key + k, d);
+            for (int i = 0; i < Q; ++i) acc[i][k] = fma(x[i], y, acc[i][k]);
         }
     }
-    for (int i = 0; i < Q; ++i) store_sums(acc[i][0], acc[i][1], acc[i][2], acc[i][3], scores + i * SCORE_ROW);
+    if constexpr (K == 4) {
+        for (int i = 0; i < Q; ++i) store_sums(acc[i][0], acc[i][1], acc[i][2], acc[i][3], scores + i * PAGE + key);
+    } else {
+        for (int i = 0; i < Q; i += 2) {
+            float sums[4];
+            store_sums(acc[i][0], acc[i][1], acc[i + 1][0], acc[i + 1][1], sums);
+            std::memcpy(scores + i * PAGE + key, sums, 8);
+            std::memcpy(scores + (i + 1) * PAGE + key, sums + 2, 8);
+        }
+    }
 }
 
-template <int Q>
-static inline void score_rows(const float* q, const float* keys, int64_t count, int64_t dim, float* scores) {
-    for (int64_t k = 0; k < count; k += KEYS_AT_ONCE) score_tile<Q>(q, keys + k * dim, dim, scores + k);
-}
-
-template <int Q>
-static inline void add_tile(const float* weights, const float* fades, const float* values, int64_t keys, int64_t dim,
+template <int Q, class Rows>
+static inline void add_tile(const float* weights, const float* fades, const Rows& values, int64_t count, int64_t dim,
                             float* sums) {
-    constexpr int V = 4;
+    constexpr int V = companions(Q);
     for (int64_t column = 0; column < COLUMN_BLOCK; column += V * LANES) {
         f32 acc[Q][V] = {};
-        for (int64_t k = 0; k < keys; ++k) {
+        for (int64_t k = 0; k < count; ++k) {
+            values.fetch(column * PAGE + k * V * LANES);
             f32 w[Q];
-            for (int i = 0; i < Q; ++i) w[i] = splat(weights[i * SCORE_ROW + k]);
+            for (int i = 0; i < Q; ++i) w[i] = splat(weights[i * PAGE + k]);
             for (int v = 0; v < V; ++v) {
-                const f32 value = loadf(values + k * COLUMN_BLOCK + column + v * LANES);
-                for (int i = 0; i < Q; ++i) acc[i][v] = fma(w[i], value, acc[i][v]);
+                const f32 y = values.at(k, column + v * LANES);
+                for (int i = 0; i < Q; ++i) acc[i][v] = fma(w[i], y, acc[i][v]);
             }
         }
         for (int i = 0; i < Q; ++i)
@@ -83,31 +127,41 @@ static inline void add_tile(const float* weights, const float* fades, const floa
     }
 }
 
-// Calls body with a constant number of queries: threes, and twos or a one at the end.
-template <class Three, class Two, class One>
-static inline void by_threes(int64_t queries, Three three, Two two, One one) {
+template <int N>
+struct Constant {
+    static constexpr int value = N;
+};
+
+// Calls body(first, a constant number) for queries that share the registers: threes, and what is left by fewest calls.
+template <class Body>
+static inline void by_registers(int64_t queries, Body body) {
     int64_t i = 0;
-    for (; queries - i >= 3 && queries - i != 4; i += 3) three(i);
-    for (; queries - i >= 2; i += 2) two(i);
-    if (i < queries) one(i);
+    for (; queries - i >= 3 && queries - i != 4; i += 3) body(i, Constant<3>());
+    switch (queries - i) {
+        case 4: return body(i, Constant<4>());
+        case 2: return body(i, Constant<2>());
+        case 1: return body(i, Constant<1>());
+    }
 }
 
-// Scores [queries, 64] of `count` keys [.., dim], in steps of four: up to three columns more are written.
-static inline void multiply_keys(const float* q, int64_t queries, const float* keys, int64_t count, int64_t dim,
-                                 float* scores) {
-    by_threes(
-        queries, [&](int64_t i) { score_rows<3>(q + i * dim, keys, count, dim, scores + i * SCORE_ROW); },
-        [&](int64_t i) { score_rows<2>(q + i * dim, keys, count, dim, scores + i * SCORE_ROW); },
-        [&](int64_t i) { score_rows<1>(q + i * dim, keys, count, dim, scores + i * SCORE_ROW); });
+// Scores [queries, 64] of the first `count` keys, in steps of four: columns up to three beyond may be written.
+template <class Rows>
+__attribute__((noinline)) void multiply_keys(const float* q, int64_t queries, const Rows& keys, int64_t count,
+                                             int64_t dim, float* scores) {
+    by_registers(queries, [&](int64_t i, auto number) {
+        constexpr int Q = decltype(number)::value;
+        for (int64_t key = 0; key < count; key += companions(Q))
+            score_tile<Q>(q + i * dim, keys, key, dim, scores + i * PAGE);
+    });
 }
 
-// sums [queries, dim] = fade * sums + weights [queries, 64] x values [keys, 64], in 64 columns of sums.
-static inline void add_values(const float* weights, const float* fades, int64_t queries, const float* values,
-                              int64_t keys, int64_t dim, float* sums) {
-    by_threes(
-        queries, [&](int64_t i) { add_tile<3>(weights + i * SCORE_ROW, fades + i, values, keys, dim, sums + i * dim); },
-        [&](int64_t i) { add_tile<2>(weights + i * SCORE_ROW, fades + i, values, keys, dim, sums + i * dim); },
-        [&](int64_t i) { add_tile<1>(weights + i * SCORE_ROW, fades + i, values, keys, dim, sums + i * dim); });
+// sums [queries, dim] = fade * sums + weights [queries, 64] x values, in 64 columns of sums and of `count` values.
+template <class Rows>
+__attribute__((noinline)) void add_values(const float* weights, const float* fades, int64_t queries, const Rows& values,
+                                          int64_t count, int64_t dim, float* sums) {
+    by_registers(queries, [&](int64_t i, auto number) {
+        add_tile<decltype(number)::value>(weights + i * PAGE, fades + i, values, count, dim, sums + i * dim);
+    });
 }
 
 }  // namespace ninfer
