@@ -45,6 +45,16 @@ struct Own {
     size_t peak = 0;
 };
 
+void wait_phase(Team& team, uint32_t phase) {
+    for (int spins = 1; team.phase.load(std::memory_order_acquire) == phase; ++spins) {
+        if (spins % kSpinsBeforeYield == 0) std::this_thread::yield();
+        pause_core();
+    }
+}
+
+void* own_scratch(Worker& worker, size_t bytes);
+void* team_scratch(Team& team, size_t bytes);
+
 struct Pool {
     std::mutex runs;  // one list at a time
     std::mutex mutex;
@@ -59,18 +69,17 @@ struct Pool {
     std::vector<std::thread> threads;
     char* shared = nullptr;
     size_t shared_size = 0;
+
+    Pool() {
+        team.wait = wait_phase;
+        team.own_scratch = own_scratch;
+        team.team_scratch = team_scratch;
+    }
 };
 
 Pool* instance = new Pool();  // never destroyed: its threads may outlive static destructors
 
 Pool& pool() { return *instance; }
-
-void wait_phase(Team& team, uint32_t phase) {
-    for (int spins = 1; team.phase.load(std::memory_order_acquire) == phase; ++spins) {
-        if (spins % kSpinsBeforeYield == 0) std::this_thread::yield();
-        pause_core();
-    }
-}
 
 void* own_scratch(Worker& worker, size_t bytes) {
     bytes = (bytes + kAlign - 1) / kAlign * kAlign;
@@ -165,9 +174,6 @@ extern "C" __attribute__((visibility("default"))) void ninfer_run(const void* st
     using namespace ninfer;
     Pool& p = pool();
     std::lock_guard<std::mutex> only(p.runs);
-    p.team.wait = wait_phase;
-    p.team.own_scratch = own_scratch;
-    p.team.team_scratch = team_scratch;
     size = grow(p, size);  // no thread reads `workers` now: they do so only after a job is published
     p.steps = static_cast<const Step*>(steps);
     p.count = count;
