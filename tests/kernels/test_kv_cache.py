@@ -82,6 +82,37 @@ def test_append_stores_the_bytes_of_the_oracle(case: Case, codec: KvCodec) -> No
         assert same_bits(v, before[1])
 
 
+@pytest.mark.parametrize("codec", KvCodec)
+def test_append_rounds_small_numbers_and_ties_like_the_oracle(codec: KvCodec) -> None:
+    """Rows down to fp32's subnormal numbers, whose scales are subnormal or zero, and rows of exact halves."""
+    rng = np.random.default_rng(7)
+    rows = rng.standard_normal((48, 1, 64)) * 10.0 ** np.linspace(-44, 4, 48)[:, None, None]
+    rows[::3] = rng.integers(-254, 255, (16, 1, 64)) / 2
+    rows[::3, :, 0] = 127
+    k = torch.from_numpy(rows.astype(np.float32))
+    slots = tuple(range(48))
+    for route in routes_here(IMPLEMENTATIONS["kv_append"], compiled_cpu.SOURCE):
+        pool = make_kv_pool(codec, 1, 1, 64)
+        expected = [_expected(plane, k, slots) for plane in (pool.keys, pool.values)]
+        IMPLEMENTATIONS["kv_append"][route](pool, k, k, torch.tensor(slots))
+        for plane, (codes, scales) in zip((pool.keys, pool.values), expected, strict=True):
+            assert np.array_equal(_bytes(plane.codes), codes), route
+            assert np.array_equal(_bytes(plane.scales), scales), route
+
+
+@pytest.mark.parametrize("codec", KvCodec)
+def test_append_keeps_a_nan_in_its_row(codec: KvCodec) -> None:
+    k = torch.ones(2, 1, 64)
+    k[0, 0, 5] = float("nan")
+    for route in routes_here(IMPLEMENTATIONS["kv_append"], compiled_cpu.SOURCE):
+        pool = make_kv_pool(codec, 1, 1, 64)
+        IMPLEMENTATIONS["kv_append"][route](pool, k, k, torch.tensor([3, 4]))
+        for plane in (pool.keys, pool.values):
+            rows = plane.read(torch.tensor([0]))[0, 0]
+            assert bool(rows[3, 5].isnan()), route
+            assert bool(rows[4].isfinite().all()), route
+
+
 @pytest.mark.parametrize("row_format", RowFormat)
 def test_decode_gives_what_the_bytes_represent(row_format: RowFormat) -> None:
     rows = _rows(np.random.default_rng(5), 12, 128)

@@ -14,6 +14,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import (
 
 from ninfer.kernels.qk_norm_rope import IMPLEMENTATIONS, RopeSpec, compiled_cpu, oracle, qk_norm_rope
 from ninfer.kernels.qk_norm_rope.cases import CASES, Case
+from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import ROTATION
 from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, routes_here, same_bits
 
@@ -88,19 +89,24 @@ def test_agrees_with_transformers_up_to_the_longest_context(theta: float) -> Non
         np.testing.assert_allclose(got.numpy(), want[0].transpose(0, 1).detach().numpy(), rtol=1e-5, atol=4e-6)
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("heads", "head_dim", "rotary"), [(1, 64, 16), (6, 64, 64), (3, 256, 64)])
 def test_rows_do_not_depend_on_the_call(heads: int, head_dim: int, rotary: int) -> None:
     rope = RopeSpec(1e7, rotary, (rotary // 2 - 4, 2, 2))
     q_weight, k_weight = _normal(head_dim, seed=1), _normal(head_dim, seed=2)
 
-    def run(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        outs = poisoned(*q.shape), poisoned(*k.shape)
-        axes = positions.t().contiguous()
-        qk_norm_rope(q, k, q_weight, k_weight, EPS, axes, rope, *outs)
-        return outs
-
     positions = torch.randint(0, 262144, (9, 3), generator=torch.Generator().manual_seed(1)).int()
-    assert_rows_independent(run, _normal(9, heads, head_dim), _normal(9, 1, head_dim, seed=5), positions)
+    for route in routes_here(IMPLEMENTATIONS["qk_norm_rope"], compiled_cpu.SOURCE):
+
+        def run(
+            q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor, route: Route = route
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            outs = poisoned(*q.shape), poisoned(*k.shape)
+            axes = positions.t().contiguous()
+            IMPLEMENTATIONS["qk_norm_rope"][route](q, k, q_weight, k_weight, EPS, axes, rope, *outs)
+            return outs
+
+        assert_rows_independent(run, _normal(9, heads, head_dim), _normal(9, 1, head_dim, seed=5), positions)
 
 
 def test_outputs_may_replace_their_inputs() -> None:
