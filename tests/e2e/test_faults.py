@@ -15,6 +15,7 @@ from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.loop import Purpose
 from ninfer.runtime.core.stats import Availability
 from ninfer.runtime.instance import ModelInstance
+from ninfer.runtime.program.rounds import DecodeRound
 from ninfer.types import EngineOptions, FinishReason, GenerationRequest, TokenPrompt
 from tests.e2e.conftest import Models
 from tests.e2e.stepped import Cold, Stepped, answer, greedy, open_instance
@@ -214,15 +215,15 @@ def test_a_full_queue_with_deadlines(instance: ModelInstance, cold: Cold) -> Non
 
 @dataclass
 class Fault:
-    """Makes one call of an op raise after it has done its work, as soon as it is armed."""
+    """Makes one call of a function of a module or class raise after it has done its work, as soon as it is armed."""
 
     monkeypatch: pytest.MonkeyPatch
-    site: tuple[str, str]
+    owner: Any
+    name: str
     armed: bool = False
 
     def __post_init__(self) -> None:
-        module, name = importlib.import_module(self.site[0]), self.site[1]
-        original = getattr(module, name)
+        name, original = self.name, getattr(self.owner, self.name)
 
         def op(*arguments: Any, **named: Any) -> Any:
             result = original(*arguments, **named)
@@ -231,7 +232,7 @@ class Fault:
                 raise RuntimeError(f"injected into {name}")
             return result
 
-        self.monkeypatch.setattr(module, name, op)
+        self.monkeypatch.setattr(self.owner, name, op)
 
 
 def named(sites: list[tuple[str, str]]) -> list[str]:
@@ -242,21 +243,22 @@ def named(sites: list[tuple[str, str]]) -> list[str]:
 def test_a_raising_op_costs_only_the_unit_it_is_in(
     instance: ModelInstance, cold: Cold, monkeypatch: pytest.MonkeyPatch, site: tuple[str, str]
 ) -> None:
-    check_fault(instance, cold, monkeypatch, site)
+    check_op(instance, cold, monkeypatch, site)
 
 
 @pytest.mark.parametrize("site", MOE_SITES, ids=named(MOE_SITES))
 def test_a_raising_expert_op_costs_only_the_unit_it_is_in(
     experts: ModelInstance, monkeypatch: pytest.MonkeyPatch, site: tuple[str, str]
 ) -> None:
-    check_fault(experts, Cold(experts, OPTIONS), monkeypatch, site)
+    check_op(experts, Cold(experts, OPTIONS), monkeypatch, site)
 
 
-def check_fault(instance: ModelInstance, cold: Cold, monkeypatch: pytest.MonkeyPatch, site: tuple[str, str]) -> None:
-    """First in a prefill while another request decodes, then in a decode round."""
+def check_op(instance: ModelInstance, cold: Cold, monkeypatch: pytest.MonkeyPatch, site: tuple[str, str]) -> None:
+    """First in a prefill while another request decodes, then in a decode round; both run op by op, unrecorded."""
     bystander, victim = greedy(TokenPrompt(ids(71, 20)), 8), greedy(TokenPrompt(ids(72, 150)), 3)
     expected = cold(bystander), cold(victim)
-    engine, fault = Stepped(instance, with_slots(8)), Fault(monkeypatch, site)
+    unrecorded = replace(instance, compiled=False)
+    engine, fault = Stepped(unrecorded, with_slots(8)), Fault(monkeypatch, importlib.import_module(site[0]), site[1])
     other = engine.submit(bystander)
     engine.run_until(lambda: engine.core.stats().decode_rounds > 0)
     doomed = engine.submit(victim)
@@ -271,6 +273,35 @@ def check_fault(instance: ModelInstance, cold: Cold, monkeypatch: pytest.MonkeyP
     assert answer(other.result(0)) == expected[0]
     assert engine.ask(victim)[0] == expected[1]
 
+    check_decode(engine, fault, (bystander, victim), expected)
+
+
+@pytest.mark.parametrize("method", ["__init__", "run"])
+def test_a_recorded_round_that_raises_costs_only_itself(
+    instance: ModelInstance, cold: Cold, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """While it is recorded, which is then done again, and after all its kernels have run."""
+    if not instance.compiled:
+        pytest.skip("no C++ compiler here")
+    bystander, victim = greedy(TokenPrompt(ids(71, 20)), 8), greedy(TokenPrompt(ids(72, 150)), 3)
+    expected = cold(bystander), cold(victim)
+    engine, fault = Stepped(instance, with_slots(8)), Fault(monkeypatch, DecodeRound, method)
+    if method == "__init__":
+        fault.armed = True
+        handle = engine.submit(victim)
+        engine.settle()
+        with pytest.raises(RequestError, match="injected into"):
+            handle.result(0)
+        assert engine.ask(victim)[0] == expected[1]
+    else:
+        check_decode(engine, fault, (bystander, victim), expected)
+
+
+def check_decode(
+    engine: Stepped, fault: Fault, requests: tuple[GenerationRequest, GenerationRequest], expected: tuple[Any, Any]
+) -> None:
+    """The second of the requests meets the fault while it decodes alone; then both are answered as ever."""
+    bystander, victim = requests
     decoding = engine.submit(victim)
     rounds = engine.core.stats().decode_rounds
     engine.run_until(lambda: engine.core.stats().decode_rounds > rounds)
