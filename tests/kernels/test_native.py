@@ -140,6 +140,7 @@ def test_the_line_that_names_the_error_is_shown(tmp_path: Path) -> None:
 def test_a_file_where_the_cache_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
     taken = tmp_path / "taken"
     taken.write_text("")
+    compile_with(monkeypatch, "/bin/true")
     monkeypatch.setenv(building.CACHE_VARIABLE, str(taken / "deeper" if inside else taken))
     with pytest.raises(BuildError, match=f"cannot be written .*set {building.CACHE_VARIABLE}"):
         building.build(probe.SOURCE, Route.CPU_PORTABLE)
