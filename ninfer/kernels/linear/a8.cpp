@@ -23,7 +23,7 @@ class Pieces {
             bytes += a.outputs[i].rows * a.outputs[i].parts->code_stride;
         }
         total_ = columns_ * ((a.tokens + a8::TOKENS - 1) / a8::TOKENS);
-        least_ = a.tokens > a8::STREAMED ? a8::ROWS : rounded(CLAIM_BYTES * columns_ / bytes);
+        least_ = a.tokens > a8::TILE ? a8::ROWS : rounded(CLAIM_BYTES * columns_ / bytes);
         for (int64_t begin = 0; begin < total_; begin += length(begin)) ++count_;
     }
 
@@ -57,7 +57,7 @@ a8::Panel quantise(const LinearArgs& a, Worker& worker) {
     unsigned mask = 0;
     for (int64_t i = 0; i < a.count; ++i) mask |= a8::group_mask(a.outputs[i]);
     const size_t bytes = a8::Panel::bytes(a.tokens, a.columns, mask);
-    const bool alone = a.tokens <= a8::STREAMED;
+    const bool alone = a.tokens <= a8::TILE;
     const a8::Panel panel(alone ? worker.own<char>(bytes) : worker.shared<char>(bytes), a.tokens, a.columns, mask);
     const auto some = [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) panel.quantise(t, a.x + t * a.columns);

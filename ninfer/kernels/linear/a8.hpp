@@ -9,9 +9,9 @@
 // g: lane[j] = fma(float(d_g), weight scale * token scale, lane[j]); `tree` adds the lanes. There is no other order:
 // blocks of rows and tokens, threads and instructions only change how d_g is computed, and integers do not care.
 //
-// How. With up to 8 tokens (decode), an octet of a row is unpacked in registers and multiplied with all of them, so
-// that memory traffic, unpacking and products overlap. With more tokens, some octets of 16 rows at a time are unpacked
-// into the first-level cache and multiplied with all of them, 2 rows by 4 tokens in registers.
+// How. A row is multiplied with up to 8 tokens at once. With few tokens (decode), its octets are unpacked in registers,
+// so that memory traffic, unpacking and products overlap. With more, some octets of 16 rows at a time are unpacked into
+// the first-level cache and multiplied with all tokens.
 #pragma once
 
 #include <algorithm>
@@ -27,10 +27,9 @@ namespace ninfer::a8 {
 
 constexpr int ROWS = 16;          // most rows of a block
 constexpr int TOKENS = 64;        // most tokens that a block of unpacked rows is multiplied with
-constexpr int STREAMED = 8;       // up to so many tokens, weights are unpacked in registers
-constexpr int TILE = 4;           // tokens multiplied at once with unpacked rows
+constexpr int TILE = 8;           // tokens multiplied at once: as many sums as registers hold
 constexpr int AHEAD = 4096;       // bytes of codes between what is read and what is asked for
-constexpr int ROW_BYTES = 1088;   // of unpacked octets of a row: 16 rows take half of a first-level cache
+constexpr int ROW_BYTES = 1152;   // of unpacked octets of a row: 16 rows take half of a first-level cache
 constexpr size_t SCRATCH_BYTES = ROWS * ROW_BYTES + ROWS * TOKENS * sizeof(lanesf);
 
 static inline int64_t octets(int64_t columns, int group) { return (columns + OCTET * group - 1) / (OCTET * group); }
@@ -124,7 +123,7 @@ struct Batch {
     int64_t first;
     int64_t count;
 
-    // Octets of tokens begin, begin + 1, ...; beyond the last token, of the last again.
+    // Octet 0 of tokens begin, begin + 1, ...; beyond the last token, of the last again.
     template <int G, int T>
     void tokens(int64_t begin, const Activations<G>* (&out)[T]) const {
         for (int t = 0; t < T; ++t) {
@@ -195,10 +194,6 @@ class StoredRow {
 
 // ---- products -------------------------------------------------------------------------------------------
 
-static inline lanesf add_octet(lanes32 products, lanesf weight_scale, const float* token_scale, lanesf sum) {
-    return fused(__builtin_convertvector(products, lanesf), weight_scale * load<lanesf>(token_scale), sum);
-}
-
 // The products of up to ROWS rows from their lanes.
 static inline void finish_rows(lanesf* sums, int64_t count, float* out) {
     float y[ROWS];
@@ -207,16 +202,27 @@ static inline void finish_rows(lanesf* sums, int64_t count, float* out) {
     std::memcpy(out, y, sizeof(float) * count);
 }
 
+// Adds an octet's products with T tokens to their lanes.
+template <int G, int T>
+static inline void add_octet(const lanes32 (&products)[T], lanesf weight_scale, const Activations<G>* const (&x)[T],
+                             lanesf (&lanes)[T]) {
+    for (int t = 0; t < T; ++t) {
+        const lanesf scale = weight_scale * load<lanesf>(x[t]->scale);
+        lanes[t] = fused(__builtin_convertvector(products[t], lanesf), scale, lanes[t]);
+    }
+}
+
 // Products of stored rows with tokens [begin, begin + count) of the batch, of which there are at most T.
 template <class F, int T>
 static inline void multiply_stored(const Rows& rows, const Batch& batch, int64_t begin, int64_t count) {
     const int64_t columns = batch.panel->columns();
     const Activations<F::group>* tokens[T];
-    batch.tokens<F::group>(begin, tokens);
+    batch.tokens(begin, tokens);
     lanesf sums[T][ROWS];
     for (int64_t r = 0; r < rows.count; ++r) {
         const StoredRow<F> row(*rows.part, rows.begin + r, columns);
-        for (int t = 0; t < T; ++t) sums[t][r] = lanesf{};
+        lanesf lanes[T];
+        for (int t = 0; t < T; ++t) lanes[t] = in_order(lanesf{});
         for (int64_t o = 0; o < octets(columns, F::group); ++o) {
             const Activations<F::group>* x[T];
             for (int t = 0; t < T; ++t) x[t] = tokens[t] + o;
@@ -224,24 +230,14 @@ static inline void multiply_stored(const Rows& rows, const Batch& batch, int64_t
             const StoredOctet stored = row.octet(o);
             lanes32 products[T];
             multiply_stored_octet<F, T>(stored.codes, stored.high, x, products);
-            const lanesf scale = stored_scales(stored.scales);
-            for (int t = 0; t < T; ++t) sums[t][r] = add_octet(products[t], scale, x[t]->scale, sums[t][r]);
+            add_octet(products, stored_scales(stored.scales), x, lanes);
         }
+        for (int t = 0; t < T; ++t) sums[t][r] = lanes[t];
     }
     for (int64_t t = 0; t < count; ++t) finish_rows(sums[t], rows.count, rows.out + (begin + t) * rows.stride);
 }
 
-// Tokens in as few tiles of 8, 4, 2 and 1 as come cheap.
-template <class F>
-static inline void multiply_streamed(const Rows& rows, const Batch& batch) {
-    const int64_t count = batch.count;
-    if (count > 5) return multiply_stored<F, 8>(rows, batch, 0, count);
-    if (count > 2) multiply_stored<F, 4>(rows, batch, 0, std::min<int64_t>(count, 4));
-    if (count == 2) multiply_stored<F, 2>(rows, batch, 0, 2);
-    if (count % 4 == 1) multiply_stored<F, 1>(rows, batch, count - 1, 1);
-}
-
-// Unpacked octets [begin, begin + width) of a row, of a block of rows.
+// Unpacked octets [begin, begin + width) of a block of rows.
 template <class F>
 struct Block {
     static constexpr int64_t most = ROW_BYTES / sizeof(Weights<F>);
@@ -263,43 +259,55 @@ struct Block {
     }
 };
 
-// Adds the products of rows r and r + 1 with TILE tokens to their lanes: sums[token][row].
+// Adds the products of row r of a block with TILE tokens to their lanes: sums[token][r].
 template <class F>
 static inline void multiply_tile(const Block<F>& block, int64_t r, const Activations<F::group>* const (&tokens)[TILE],
                                  lanesf (*sums)[ROWS]) {
-    lanesf lanes[2][TILE];
-    for (int i = 0; i < 2 * TILE; ++i) lanes[i / TILE][i % TILE] = sums[i % TILE][r + i / TILE];
+    lanesf lanes[TILE];
+    for (int t = 0; t < TILE; ++t) lanes[t] = in_order(sums[t][r]);
     for (int64_t o = 0; o < block.width; ++o) {
-        const Weights<F>* first = block.octets + r * block.width + o;
-        const Weights<F>* const w[2] = {first, first + block.width};
+        const Weights<F>& w = block.octets[r * block.width + o];
         const Activations<F::group>* x[TILE];
         for (int t = 0; t < TILE; ++t) x[t] = tokens[t] + block.begin + o;
-        lanes32 products[2][TILE];
-        multiply_octet<F, 2, TILE>(w, x, products);
-        for (int i = 0; i < 2 * TILE; ++i) {
-            lanesf& sum = lanes[i / TILE][i % TILE];
-            sum = add_octet(products[i / TILE][i % TILE], load<lanesf>(w[i / TILE]->scale), x[i % TILE]->scale, sum);
-        }
+        lanes32 products[TILE];
+        multiply_octet<F, TILE>(w, x, products);
+        add_octet(products, load<lanesf>(w.scale), x, lanes);
     }
-    for (int i = 0; i < 2 * TILE; ++i) sums[i % TILE][r + i / TILE] = lanes[i / TILE][i % TILE];
+    for (int t = 0; t < TILE; ++t) sums[t][r] = lanes[t];
 }
 
-// At most TOKENS tokens. An odd last row is multiplied together with whatever lies behind it in the block.
+// Products of rows with the first `count` tokens, a multiple of TILE, at most TOKENS.
 template <class F>
-static inline void multiply_unpacked(const Rows& rows, const Batch& batch, char* scratch) {
+static inline void multiply_unpacked(const Rows& rows, const Batch& batch, int64_t count, char* scratch) {
     lanesf(*sums)[ROWS] = reinterpret_cast<lanesf(*)[ROWS]>(scratch + ROWS * ROW_BYTES);
-    std::memset(sums, 0, (batch.count + TILE - 1) / TILE * TILE * sizeof *sums);
-    const int64_t columns = batch.panel->columns(), count = octets(columns, F::group);
-    for (int64_t o = 0; o < count; o += Block<F>::most) {
-        const Block<F> block{reinterpret_cast<Weights<F>*>(scratch), o, std::min(Block<F>::most, count - o)};
+    std::memset(sums, 0, count * sizeof *sums);
+    const int64_t columns = batch.panel->columns(), all = octets(columns, F::group);
+    for (int64_t o = 0; o < all; o += Block<F>::most) {
+        const Block<F> block{reinterpret_cast<Weights<F>*>(scratch), o, std::min(Block<F>::most, all - o)};
         block.unpack(rows, columns);
-        for (int64_t t = 0; t < batch.count; t += TILE) {
+        for (int64_t t = 0; t < count; t += TILE) {
             const Activations<F::group>* tokens[TILE];
-            batch.tokens<F::group>(t, tokens);
-            for (int64_t r = 0; r < rows.count; r += 2) multiply_tile<F>(block, r, tokens, sums + t);
+            batch.tokens(t, tokens);
+            for (int64_t r = 0; r < rows.count; ++r) multiply_tile(block, r, tokens, sums + t);
         }
     }
-    for (int64_t t = 0; t < batch.count; ++t) finish_rows(sums[t], rows.count, rows.out + t * rows.stride);
+    for (int64_t t = 0; t < count; ++t) finish_rows(sums[t], rows.count, rows.out + t * rows.stride);
+}
+
+// Two or more tiles of tokens are worth a block of unpacked rows. What is left is computed as 8, 4, 2 or 1 tokens.
+template <class F>
+static inline void multiply_rows(const Rows& rows, const Batch& batch, char* scratch) {
+    int64_t done = 0;
+    if (batch.count >= 2 * TILE) multiply_unpacked<F>(rows, batch, done = batch.count / TILE * TILE, scratch);
+    while (done < batch.count) {
+        const int64_t left = batch.count - done;
+        const int64_t step = left == 5 ? 4 : std::min<int64_t>(left, TILE);
+        if (step > 4) multiply_stored<F, TILE>(rows, batch, done, step);
+        else if (step > 2) multiply_stored<F, 4>(rows, batch, done, step);
+        else if (step == 2) multiply_stored<F, 2>(rows, batch, done, step);
+        else multiply_stored<F, 1>(rows, batch, done, step);
+        done += step;
+    }
 }
 
 // out[i][n - begin] = product of token i of the batch with row n of the output's weights, begin <= n < end; tokens are
@@ -312,11 +320,7 @@ static inline void multiply(const Output& o, int64_t begin, int64_t end, const B
         while (row >= part->rows) row -= part++->rows;
         const int64_t count = std::min({(int64_t)ROWS, end - begin, part->rows - row});
         const Rows rows{part, row, count, out, stride};
-        with_format(part->format, [&](auto f) {
-            typedef decltype(f) F;
-            if (batch.count > STREAMED) return multiply_unpacked<F>(rows, batch, scratch);
-            multiply_streamed<F>(rows, batch);
-        });
+        with_format(part->format, [&](auto f) { multiply_rows<decltype(f)>(rows, batch, scratch); });
         out += count;
         row += count;
         begin += count;

@@ -25,8 +25,8 @@ struct alignas(64) Activations {
     int32_t offset[offsets][OCTET];  // sums of the codes times -2^(first_offset + i), to undo that offset of weights
 };
 
-// group: columns to a scale. high: bytes of a group in the plane of high bits. signs_apart: with AVX2 the weights keep
-// their signs. offset: which of Activations::offset else undoes theirs. chain: how many times two offset weights by two
+// group: columns to a scale. high: bytes of a group in the plane of high bits. offset: which of Activations::offset
+// undoes the weights' offset; signs_apart: with AVX2 they have none. chain: how many times two offset weights by two
 // codes fit into 16 bits, within half an octet: 8 * 2 * 15 * 127 < 2^15.
 struct FormatQ4 {
     static constexpr int group = 64, high = 0, offset = 0, chain = 8;
@@ -64,8 +64,17 @@ static inline void with_format(int32_t format, Body body) {
 // A row's weights in one octet, unpacked.
 template <class F>
 struct alignas(32) Weights {
-    uint8_t codes[OCTET * F::group * (F::signs_apart ? 2 : 1)];
+    uint8_t codes[OCTET * F::group];
     float scale[OCTET];
+};
+
+// With AVX2 the codes are the signs: 0 or -1.
+template <>
+struct alignas(32) Weights<FormatQ8> {
+    uint8_t codes[OCTET * 32];
+    float scale[OCTET];
+    uint8_t magnitude[OCTET * 32];
+    int32_t negative[OCTET];  // sums of the magnitudes of negative weights
 };
 
 // a * b + c; the vectors of an octet have 8 lanes in every body.

@@ -5,6 +5,11 @@
 
 namespace ninfer::a8 {
 
+template <class V>
+static inline V in_order(V v) {
+    return v;
+}
+
 // The greatest of G magnitudes, as its bits: they are ordered like the numbers, with NaN above infinity.
 template <int G>
 static inline int32_t greatest_magnitude(const float* x) {
@@ -73,31 +78,26 @@ static inline lanesf stored_scales(const uint8_t* words) {
     return scales;
 }
 
-// Exact products of the eight groups of R unpacked rows with those of T tokens.
-template <class F, int R, int T>
-static inline void multiply_octet(const Weights<F>* const (&w)[R], const Activations<F::group>* const (&x)[T],
-                                  lanes32 (&out)[R][T]) {
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t)
-            for (int i = 0; i < OCTET; ++i) {
-                const int8_t* weights = reinterpret_cast<const int8_t*>(w[r]->codes) + i * F::group;
-                const int8_t* codes = x[t]->codes + i * F::group;
-                int32_t total = 0;
-                for (int k = 0; k < F::group; ++k) total += weights[k] * codes[k];
-                out[r][t][i] = total;
-            }
+// Exact products of the eight groups of an unpacked row with those of T tokens.
+template <class F, int T>
+static inline void multiply_octet(const Weights<F>& w, const Activations<F::group>* const (&x)[T], lanes32 (&out)[T]) {
+    for (int t = 0; t < T; ++t)
+        for (int i = 0; i < OCTET; ++i) {
+            const int8_t* weights = reinterpret_cast<const int8_t*>(w.codes) + i * F::group;
+            const int8_t* codes = x[t]->codes + i * F::group;
+            int32_t total = 0;
+            for (int k = 0; k < F::group; ++k) total += weights[k] * codes[k];
+            out[t][i] = total;
+        }
 }
 
-// The same for one row as it is stored.
+// The same for a row as it is stored.
 template <class F, int T>
 static inline void multiply_stored_octet(const uint8_t* stored, const uint8_t* high,
                                          const Activations<F::group>* const (&x)[T], lanes32 (&out)[T]) {
     Weights<F> unpacked;
     unpack_codes(stored, high, unpacked);
-    const Weights<F>* const w[1] = {&unpacked};
-    lanes32 products[1][T];
-    multiply_octet<F, 1, T>(w, x, products);
-    for (int t = 0; t < T; ++t) out[t] = products[0][t];
+    multiply_octet<F, T>(unpacked, x, out);
 }
 
 // out[i] = `tree` of v[i], i < 4.

@@ -7,10 +7,10 @@
 //
 // Weights are offset to unsigned bytes, for vpmaddubsw and vpdpbusd, and an octet of activations carries what undoes
 // the offset. With AVX2, sums of products stay in 16 bits for as long as they fit (`chain` vectors). Operations for
-// eight groups of one token and row, and the bound on MAC per cycle at four operations per cycle, two of them products:
+// eight groups of one token and row, and the bound on MAC per cycle at four operations a cycle, two of them products:
 //   q4  16 vpmaddubsw + 14 vpaddw + 2 (vpmaddwd + vpaddd) + 3 = 37, 55 MAC per cycle; q5 39, 52; q6 43, 43
 //   t2  32 vpmaddubsw + 30 vpaddw + 2 (vpmaddwd + vpaddd) + 3 = 69, 59
-//   q8  8 (vpsignb + vpmaddubsw + vpmaddwd + vpaddd) + 3 = 35, 29: it needs the sign, since an offset would not fit.
+//   q8  8 (vpxor + vpmaddubsw + vpmaddwd + vpaddd) + 4 = 36, 28: an offset would not fit, so it keeps its signs.
 // vpmaddubsw from memory and vpaddw by themselves were measured to take 0.64 cycles on Zen 3 and not 0.5.
 #pragma once
 
@@ -256,15 +256,36 @@ struct Planes<FormatT2> {
     }
 };
 
-// With signs apart, magnitudes follow the codes.
+// Weights whose signs are apart. An activation's code ^ sign is the code or -code - 1, so that the product with the
+// magnitudes lacks those of the negative weights. It still fits into 16 bits: 2 * 127 * 128 < 2^15.
+struct Signed {
+    bytes sign;
+    bytes magnitude;
+
+    explicit Signed(bytes codes)
+        : sign(_mm256_cmpgt_epi8(_mm256_setzero_si256(), codes)), magnitude(_mm256_abs_epi8(codes)) {}
+
+    // Sums of two, in 16 bits.
+    bytes negative() const { return _mm256_maddubs_epi16(_mm256_and_si256(sign, magnitude), splat_byte(1)); }
+};
+
+static inline bytes sum_pairs(bytes words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
+
 template <class F>
 static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weights<F>& to) {
     const Planes<F> planes(codes, high);
     UNROLLED for (int half = 0; half < 2; ++half)
-        planes.vectors(half, [&](int v, bytes w) ALWAYS {
-            store_bytes(to.codes + 32 * v, w);
-            if (!is_offset<F>) store_bytes(to.codes + OCTET * F::group + 32 * v, _mm256_abs_epi8(w));
-        });
+        planes.vectors(half, [&](int v, bytes w) ALWAYS { store_bytes(to.codes + 32 * v, w); });
+    if constexpr (!is_offset<F>) {
+        bytes negative = _mm256_setzero_si256();
+        for (int at = 0; at < OCTET * F::group; at += 32) {
+            const Signed w(load_bytes(to.codes + at));
+            store_bytes(to.codes + at, w.sign);
+            store_bytes(to.magnitude + at, w.magnitude);
+            negative = _mm256_add_epi16(negative, w.negative());
+        }
+        store_bytes(to.negative, sum_pairs(negative));
+    }
 }
 
 static inline lanesf stored_scales(const uint8_t* words) {
@@ -273,67 +294,82 @@ static inline lanesf stored_scales(const uint8_t* words) {
 
 // ---- products -------------------------------------------------------------------------------------------
 
-// The sums of R x T products of octets, vector by vector.
-template <class F, int R, int T>
-struct Sums {
-    bytes total[R][T];
-    bytes part[R][T];
+// The products of an octet of one row with those of T tokens, vector by vector.
+template <class F, int T>
+struct Products {
+    bytes total[T];
+    bytes part[T];
 
-    explicit Sums(const Activations<F::group>* const (&x)[T]) {
-        for (int r = 0; r < R; ++r)
-            for (int t = 0; t < T; ++t)
-                total[r][t] = is_offset<F> ? load_bytes(x[t]->offset[F::offset]) : _mm256_setzero_si256();
+    explicit Products(const Activations<F::group>* const (&x)[T]) {
+        UNROLLED for (int t = 0; t < T; ++t)
+            total[t] = is_offset<F> ? load_bytes(x[t]->offset[F::offset]) : _mm256_setzero_si256();
     }
 
-    // `magnitude` is the weights without their signs where those are apart. Vectors come in order from a multiple of
-    // `chain` on.
-    ALWAYS void add(int r, int t, int v, bytes weights, bytes magnitude, bytes codes) {
+    // The vectors v of weights and codes. They come in order, from a multiple of `chain` on.
+    ALWAYS void add(int v, bytes weights, const Activations<F::group>* const (&x)[T], int at) {
+        UNROLLED for (int t = 0; t < T; ++t) {
+            const bytes codes = load_bytes(x[t]->codes + at);
 #if NINFER_X86_512
-        (void)v, (void)magnitude;
-        total[r][t] = _mm256_dpbusd_epi32(total[r][t], weights, codes);
+            (void)v;
+            total[t] = _mm256_dpbusd_epi32(total[t], weights, codes);
 #else
-        const bytes products = is_offset<F> ? _mm256_maddubs_epi16(weights, codes)
-                                            : _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(codes, weights));
-        part[r][t] = v % F::chain == 0 ? products : in_order(_mm256_add_epi16(part[r][t], products));
-        if (v % F::chain != F::chain - 1) return;
-        total[r][t] = _mm256_add_epi32(total[r][t], _mm256_madd_epi16(part[r][t], _mm256_set1_epi16(1)));
+            const bytes products = _mm256_maddubs_epi16(weights, codes);
+            part[t] = v % F::chain == 0 ? products : in_order(_mm256_add_epi16(part[t], products));
+            if (v % F::chain == F::chain - 1) total[t] = in_order(_mm256_add_epi32(total[t], sum_pairs(part[t])));
 #endif
+        }
+    }
+
+    // The same with signs apart; the sums of `Signed::negative` are still to be added.
+    ALWAYS void add_signed(bytes sign, bytes magnitude, const Activations<F::group>* const (&x)[T], int at) {
+        UNROLLED for (int t = 0; t < T; ++t) {
+            const bytes codes = _mm256_xor_si256(sign, load_bytes(x[t]->codes + at));
+            total[t] = in_order(_mm256_add_epi32(total[t], sum_pairs(_mm256_maddubs_epi16(magnitude, codes))));
+        }
+    }
+
+    void store_to(lanes32 (&out)[T], bytes negative) const {
+        UNROLLED for (int t = 0; t < T; ++t) out[t] = (lanes32)_mm256_add_epi32(total[t], negative);
     }
 };
 
-// Exact products of the eight groups of R unpacked rows with those of T tokens.
-template <class F, int R, int T>
-static inline void multiply_octet(const Weights<F>* const (&w)[R], const Activations<F::group>* const (&x)[T],
-                                  lanes32 (&out)[R][T]) {
-    Sums<F, R, T> sums(x);
+// Exact products of the eight groups of an unpacked row with those of T tokens.
+template <class F, int T>
+static inline void multiply_octet(const Weights<F>& w, const Activations<F::group>* const (&x)[T], lanes32 (&out)[T]) {
+    Products<F, T> products(x);
+    if constexpr (is_offset<F>) {
 #pragma GCC unroll 1
-    for (int begin = 0; begin < F::group / 4; begin += F::chain)
-        UNROLLED for (int i = 0; i < F::chain; ++i) {
-            const int at = 32 * (begin + i);
-            for (int t = 0; t < T; ++t) {
-                const bytes codes = in_order(load_bytes(x[t]->codes + at));
-                for (int r = 0; r < R; ++r) {
-                    const bytes magnitude = is_offset<F> ? codes : load_bytes(w[r]->codes + OCTET * F::group + at);
-                    sums.add(r, t, i, load_bytes(w[r]->codes + at), magnitude, codes);
-                }
+        for (int begin = 0; begin < F::group / 4; begin += F::chain)
+            UNROLLED for (int i = 0; i < F::chain; ++i) {
+                const int at = 32 * (begin + i);
+                products.add(i, in_order(load_bytes(w.codes + at)), x, at);
             }
-        }
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) out[r][t] = (lanes32)sums.total[r][t];
+        products.store_to(out, _mm256_setzero_si256());
+    } else {
+        UNROLLED for (int at = 0; at < OCTET * F::group; at += 32)
+            products.add_signed(in_order(load_bytes(w.codes + at)), in_order(load_bytes(w.magnitude + at)), x, at);
+        products.store_to(out, load_bytes(w.negative));
+    }
 }
 
-// The same for one row as it is stored.
+// The same for a row as it is stored.
 template <class F, int T>
 static inline void multiply_stored_octet(const uint8_t* stored, const uint8_t* high,
                                          const Activations<F::group>* const (&x)[T], lanes32 (&out)[T]) {
     const Planes<F> planes(stored, high);
-    Sums<F, 1, T> sums(x);
+    Products<F, T> products(x);
+    bytes negative = _mm256_setzero_si256();
     UNROLLED for (int half = 0; half < 2; ++half)
-        planes.vectors(half, [&](int v, bytes w) ALWAYS {
-            const bytes magnitude = is_offset<F> ? w : _mm256_abs_epi8(w);
-            UNROLLED for (int t = 0; t < T; ++t) sums.add(0, t, v, w, magnitude, load_bytes(x[t]->codes + 32 * v));
+        planes.vectors(half, [&](int v, bytes codes) ALWAYS {
+            if constexpr (is_offset<F>) {
+                products.add(v, codes, x, 32 * v);
+            } else {
+                const Signed w(codes);
+                products.add_signed(w.sign, w.magnitude, x, 32 * v);
+                negative = _mm256_add_epi16(negative, w.negative());
+            }
         });
-    for (int t = 0; t < T; ++t) out[t] = (lanes32)sums.total[0][t];
+    products.store_to(out, is_offset<F> ? negative : sum_pairs(negative));
 }
 
 // out[i] = `tree` of v[i], i < 4.
