@@ -11,7 +11,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from ninfer.artifact import codec
 from ninfer.artifact.formats import Format
+from ninfer.artifact.layouts import geometry
 from ninfer.kernels.linear.compiled_cpu import A8_SOURCE, LinearArgs, Output, StoredMatrix, prepare
 from ninfer.kernels.native import bodies
 from ninfer.kernels.routes import Route
@@ -26,6 +28,13 @@ FORMATS = (Format.Q4, Format.Q5, Format.Q6, Format.Q8, Format.T2)
 BODIES = (*bodies(A8_SOURCE), Route.CPU_AVX512_PLAIN) if bodies(A8_SOURCE) else ()
 SHAPES = ((1, 1), (13, 130), (18, 512), (35, 1000), (3, 2048), (7, 5121))
 TOKENS = (1, 2, 3, 7, 8, 9, 13, 33, 130)
+EXTREMES = {
+    Format.Q4: (-8, 7),
+    Format.Q5: (-16, 15),
+    Format.Q6: (-32, 31),
+    Format.Q8: (-127, 127),
+    Format.T2: (-1, 1),
+}
 STORE, RESIDUAL, SWIGLU = range(3)
 
 
@@ -108,17 +117,19 @@ def test_products_match_the_oracle(fmt: Format, body: Route) -> None:
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.value)
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.value)
 def test_extreme_codes_do_not_overflow(fmt: Format, body: Route) -> None:
-    weights = view(fmt, (4, 1024))
-    for fill in (0x88, 0x77, 0x7F, 0x81) if fmt is Format.Q8 else (0x88, 0x77, 0x00, 0xFF, 0x55):
-        weights.data[: 4 * 1024 * 32 // fmt.spec.group] = _legal(fmt, fill)
-        product = Product((weights,))
-        for sign in (1.0, -1.0):
-            x = torch.full((5, 1024), sign)
-            compare(f"{fill:#x}", launch(body, x, product)[0], oracle(x, product), MATMUL)
-
-
-def _legal(fmt: Format, fill: int) -> int:
-    return 0x55 if fmt is Format.T2 and fill not in (0x00, 0xFF) else fill
+    low, high = EXTREMES[fmt]
+    shape = (4, 1024)
+    codes = np.full(shape, low, dtype=np.int8)
+    codes[1], codes[2, ::2] = high, high
+    codes[3, ::3] = 0
+    scales = np.full((4, 1024 // fmt.spec.group), 0x3C00, dtype=np.uint16)
+    data = codec.assemble(geometry(fmt, shape), codec.pack_grouped(codes, scales, fmt))
+    product = Product((WeightView(fmt, shape, 0, 4, torch.from_numpy(data)),))
+    x = torch.ones(20, 1024)
+    x[1] = -1
+    x[2, ::2], x[3, 1::2] = -1, -1
+    for tokens in (1, 4, 8, 20):
+        compare(f"{tokens} tokens", launch(body, x[:tokens], product)[0], oracle(x[:tokens], product), MATMUL)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.value)
@@ -156,10 +167,12 @@ def test_bits_do_not_depend_on_threads_or_the_place_of_rows(fmt: Format) -> None
 
 def _thread_counts() -> Iterator[int]:
     before = torch.get_num_threads()
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        yield threads
-    torch.set_num_threads(before)
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            yield threads
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.value)

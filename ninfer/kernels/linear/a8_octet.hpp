@@ -16,7 +16,6 @@ typedef float lanesf __attribute__((vector_size(32)));
 // A token's values in one octet of groups of G columns: value = scale * code.
 template <int G>
 struct alignas(64) Activations {
-    static constexpr int group = G;
     static constexpr int offsets = G == 64 ? 3 : 1;
     static constexpr int first_offset = G == 32 ? 7 : G == 64 ? 3 : 1;
 
