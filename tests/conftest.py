@@ -6,13 +6,23 @@ tests have no deadlines, which say more about what else a machine does than abou
 
 from __future__ import annotations
 
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from ninfer.kernels import native
+from ninfer.kernels.native.build import build
+from ninfer.kernels.routes import Route
+
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+MANY_TESTS = 500
+"""From so many tests on, all kernels are compiled before the first one, on all cores."""
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -28,3 +38,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     absent = [item for item in items if item.get_closest_marker("shared")]
     items[:] = [item for item in items if not item.get_closest_marker("shared")]
     config.hook.pytest_deselected(items=absent)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What a body cannot be built with here, its own tests report."""
+    if len(session.items) < MANY_TESTS or session.config.option.collectonly:
+        return
+    pairs = [(source, body) for source in native.sources() for body in (*native.BODIES, Route.CPU_AVX512_PLAIN)]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        list(pool.map(_build, pairs))
+
+
+def _build(pair: tuple[Path, Route]) -> None:
+    with contextlib.suppress(native.BuildError):
+        build(*pair)
