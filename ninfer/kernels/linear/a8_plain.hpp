@@ -5,6 +5,9 @@
 
 namespace ninfer::a8 {
 
+// Loops that the compiler turns into vectors, once and not in every caller: that takes long.
+#define APART __attribute__((noinline))
+
 template <class V>
 static inline V in_order(V v) {
     return v;
@@ -39,29 +42,29 @@ static inline void arrange(const int8_t* codes, Activations<G>& to) {
 // Lane 2j in the low half of byte j.
 static inline int nibble(const uint8_t* codes, int lane) { return codes[lane / 2] >> 4 * (lane & 1) & 15; }
 
-static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatQ4>& to) {
+APART static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatQ4>& to) {
     for (int t = 0; t < OCTET * 64; ++t) to.codes[t] = static_cast<uint8_t>((nibble(codes, t) ^ 8) - 8);
 }
 
-static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weights<FormatQ5>& to) {
+APART static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weights<FormatQ5>& to) {
     for (int t = 0; t < OCTET * 64; ++t) {
         const int bit = high[t / 8] >> (t & 7) & 1;
         to.codes[t] = static_cast<uint8_t>(((nibble(codes, t) | bit << 4) ^ 16) - 16);
     }
 }
 
-static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weights<FormatQ6>& to) {
+APART static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weights<FormatQ6>& to) {
     for (int t = 0; t < OCTET * 64; ++t) {
         const int bits = high[t / 4] >> 2 * (t & 3) & 3;
         to.codes[t] = static_cast<uint8_t>(((nibble(codes, t) | bits << 4) ^ 32) - 32);
     }
 }
 
-static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatQ8>& to) {
+APART static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatQ8>& to) {
     std::memcpy(to.codes, codes, OCTET * 32);
 }
 
-static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatT2>& to) {
+APART static inline void unpack_codes(const uint8_t* codes, const uint8_t*, Weights<FormatT2>& to) {
     for (int t = 0; t < OCTET * 128; ++t) {
         const int word = codes[t / 4] >> 2 * (t & 3) & 3;
         to.codes[t] = static_cast<uint8_t>((word ^ 2) - 2);
@@ -78,17 +81,23 @@ static inline lanesf stored_scales(const uint8_t* words) {
     return scales;
 }
 
+// Exact products of eight groups of G codes.
+template <int G>
+APART static inline lanes32 multiply_codes(const int8_t* weights, const int8_t* codes) {
+    lanes32 products;
+    for (int i = 0; i < OCTET; ++i) {
+        int32_t total = 0;
+        for (int k = i * G; k < (i + 1) * G; ++k) total += weights[k] * codes[k];
+        products[i] = total;
+    }
+    return products;
+}
+
 // Exact products of the eight groups of an unpacked row with those of T tokens.
 template <class F, int T>
 static inline void multiply_octet(const Weights<F>& w, const Activations<F::group>* const (&x)[T], lanes32 (&out)[T]) {
-    for (int t = 0; t < T; ++t)
-        for (int i = 0; i < OCTET; ++i) {
-            const int8_t* weights = reinterpret_cast<const int8_t*>(w.codes) + i * F::group;
-            const int8_t* codes = x[t]->codes + i * F::group;
-            int32_t total = 0;
-            for (int k = 0; k < F::group; ++k) total += weights[k] * codes[k];
-            out[t][i] = total;
-        }
+    const int8_t* weights = reinterpret_cast<const int8_t*>(w.codes);
+    for (int t = 0; t < T; ++t) out[t] = multiply_codes<F::group>(weights, x[t]->codes);
 }
 
 // The same for a row as it is stored.
@@ -104,5 +113,7 @@ static inline void multiply_stored_octet(const uint8_t* stored, const uint8_t* h
 static inline void sum_lanes(const lanesf* v, float* out) {
     for (int i = 0; i < 4; ++i) out[i] = tree(v[i]);
 }
+
+#undef APART
 
 }  // namespace ninfer::a8
