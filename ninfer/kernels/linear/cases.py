@@ -36,16 +36,13 @@ def _whole(fmt: Format, rows: int) -> tuple[Rows, ...]:
 
 
 _FORMATS = tuple(fmt for fmt in Format if fmt is not Format.INT32)
+_ROWWISE = tuple(fmt for fmt in _FORMATS if fmt is not Format.NVFP4)
 
 CASES: Mapping[str, tuple[Case, ...]] = MappingProxyType(
     {
         "linear": (
             *(Case(f"{fmt.value}_whole", 3, 256, _whole(fmt, 128), residual=True) for fmt in _FORMATS),
-            *(
-                Case(f"{fmt.value}_range_ragged", 5, 130, (Rows(fmt, 23, 7, 20),))
-                for fmt in _FORMATS
-                if fmt is not Format.NVFP4
-            ),
+            *(Case(f"{fmt.value}_range_ragged", 5, 130, (Rows(fmt, 23, 7, 20),)) for fmt in _ROWWISE),
             Case(
                 "several_parents",
                 9,
@@ -58,6 +55,15 @@ CASES: Mapping[str, tuple[Case, ...]] = MappingProxyType(
                     Rows(Format.FP8_ROW, 11, 4, 11),
                 ),
             ),
+            *(
+                Case(f"blocks_of_columns_{tokens}", tokens, 2110, tuple(Rows(fmt, 9, 1, 6) for fmt in _ROWWISE))
+                for tokens in (1, 2, 3, 10)
+            ),
+            *(
+                Case(f"nvfp4_blocks_{tokens}", tokens, 4160, _whole(Format.NVFP4, 128), residual=True)
+                for tokens in (1, 2, 5, 9)
+            ),
+            Case("blocks_of_tokens", 261, 96, _whole(Format.Q6, 50), residual=True),
             Case("one_row_one_column", 1, 1, _whole(Format.FP32, 1)),
             Case("one_output", 17, 1000, _whole(Format.BF16, 1)),
             Case("hadamard", 4, 2048, _whole(Format.Q8, 33), signs=True, residual=True),

@@ -11,7 +11,8 @@ static inline int64_t output_columns(const Output& o) { return o.epilogue == SWI
 
 // Writes columns [column, column + count) of a token from the products y of those rows; with SWIGLU, `up` has the
 // products of the same rows of the second half.
-static inline void finish(const Output& o, int64_t token, int64_t column, int64_t count, const float* y, const float* up) {
+static inline void finish(
+    const Output& o, int64_t token, int64_t column, int64_t count, const float* y, const float* up) {
     const int64_t at = token * output_columns(o) + column;
     float* out = o.out + at;
     if (o.epilogue == SWIGLU) {

@@ -59,7 +59,8 @@ def _represented_a8(x: F32, group: int) -> F64:
         codes = np.rint(groups * (np.float32(127) / amax))
     kept = amax >= np.float32(2.0**-119)
     values = np.where(kept, codes, 0).astype(np.float64) * (amax / np.float32(127)).astype(np.float64)
-    return values.reshape(padded.shape)[:, : x.shape[1]]
+    represented_x: F64 = values.reshape(padded.shape)[:, : x.shape[1]]
+    return represented_x
 
 
 def _rotated(x: F32, signs: F32) -> F32:

@@ -1,8 +1,8 @@
 // moe_experts: see the contract in this folder.
 //
-// One launch in four steps, a barrier between two: inputs are quantised (or rotated); gate, up and SwiGLU, a claim being
-// some columns of one expert; the products are quantised (or rotated); down, a claim being some columns of all experts,
-// so that its worker can add the experts of each row in the row's order at once.
+// One launch in four steps: inputs are quantised (or rotated); gate, up and SwiGLU, a claim being some columns of one
+// expert; the products are quantised (or rotated); down, a claim being some columns of all experts, so that its worker
+// can add the experts of each row in the row's order at once.
 #include "moe/experts.hpp"
 
 #include "mlp/swiglu.hpp"
@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t LEAST_CLAIM = 16, MOST_CLAIM = 256;  // columns that a worker claims at once
 constexpr int64_t CLAIMS_EACH = 16;                    // of a worker, where there are columns enough
 constexpr int64_t RESULT_BYTES = 1 << 20;              // of a worker, for the columns of one claim
+constexpr int64_t ALONE_ROWS = 8;                      // up to so many, each worker quantises all inputs for itself
 
 struct Args {
     const float* x;        // [rows, hidden]
@@ -47,16 +48,19 @@ class Call {
 
     void run() {
         const int64_t inputs = needs.rotated[0] ? groups.slots : a.rows;
-        const size_t rotated_bytes = needs.rotated[0] ? aligned(groups.slots * a.hidden * sizeof(float)) : 0;
         const size_t product_bytes = aligned(groups.slots * a.inner * sizeof(float));
+        const size_t rotated_bytes = needs.rotated[0] ? aligned(groups.slots * a.hidden * sizeof(float)) : 0;
         const size_t x_bytes = aligned(a8::Panel::bytes(inputs, a.hidden, needs.mask[0]));
-        const size_t bytes = a8::Panel::bytes(groups.slots, a.inner, needs.mask[1]);
-        char* memory = worker.shared<char>(product_bytes + rotated_bytes + x_bytes + bytes);
-        float* products = reinterpret_cast<float*>(memory);
-        float* rotated = reinterpret_cast<float*>(memory + product_bytes);
-        char* panels = memory + product_bytes + rotated_bytes;
-        const Input x{needs.rotated[0] ? rotated : a.x, a.hidden, {panels, inputs, a.hidden, needs.mask[0]}};
-        const Input y{products, a.inner, {panels + x_bytes, groups.slots, a.inner, needs.mask[1]}};
+        const size_t y_bytes = aligned(a8::Panel::bytes(groups.slots, a.inner, needs.mask[1]));
+        const size_t panel_bytes = (alone(0) ? 0 : x_bytes) + (alone(1) ? 0 : y_bytes);
+        char* memory = worker.shared<char>(product_bytes + rotated_bytes + panel_bytes);
+        const auto take = [&](size_t bytes) { return memory += bytes, memory - bytes; };
+        float* products = reinterpret_cast<float*>(take(product_bytes));
+        float* rotated = reinterpret_cast<float*>(take(rotated_bytes));
+        char* x_memory = alone(0) ? worker.own<char>(x_bytes) : take(x_bytes);
+        char* y_memory = alone(1) ? worker.own<char>(y_bytes) : take(y_bytes);
+        const Input x{needs.rotated[0] ? rotated : a.x, a.hidden, {x_memory, inputs, a.hidden, needs.mask[0]}};
+        const Input y{products, a.inner, {y_memory, groups.slots, a.inner, needs.mask[1]}};
         make_inputs(x, rotated);
         multiply_inner(x, products);
         prepare_products(y, products);
@@ -66,6 +70,17 @@ class Call {
    private:
     const Expert& expert(int64_t i) const { return a.experts[groups.experts[i]]; }
 
+    // Whether each worker quantises all inputs of gate_up (0) or down (1) for itself, which costs less than to wait.
+    bool alone(int which) const { return a.rows <= ALONE_ROWS && !needs.rotated[which]; }
+
+    template <class Body>
+    void prepare(int which, int64_t count, Body body) {
+        if (needs.mask[which] == 0 && !needs.rotated[which]) return;
+        if (alone(which)) return body(0, count);
+        worker.each(count, 1, body);
+        worker.barrier();
+    }
+
     static void rotate(const float* from, const float* signs, float* to, int64_t columns) {
         if (signs == nullptr) return (void)std::memmove(to, from, columns * sizeof(float));
         for (int64_t k = 0; k < columns; k += HADAMARD_BLOCK) rotate_block(from + k, signs + k, to + k);
@@ -73,8 +88,7 @@ class Call {
 
     // Rows of x, or one per place where experts rotate them.
     void make_inputs(const Input& x, float* rotated) {
-        if (needs.mask[0] == 0 && !needs.rotated[0]) return;
-        worker.each(needs.rotated[0] ? groups.slots : a.rows, 1, [&](int64_t begin, int64_t end) {
+        prepare(0, needs.rotated[0] ? groups.slots : a.rows, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
                 if (needs.rotated[0]) {
                     const float* signs = expert(groups.owner(i)).gate_up.signs;
@@ -83,7 +97,6 @@ class Call {
                 x.panel.quantise(i, x.rows + i * a.hidden);
             }
         });
-        worker.barrier();
     }
 
     // products [places, inner] = SiLU(gate x) * up x.
@@ -101,8 +114,9 @@ class Call {
                     const Batch batch{&x, apart ? nullptr : groups.rows + place, apart ? place : 0, count};
                     a.products.multiply(w, column, last, batch, scratch, gate, width);
                     a.products.multiply(w, a.inner + column, a.inner + last, batch, scratch, up, width);
+                    float* out = products + place * a.inner + column;
                     for (int64_t t = 0; t < count; ++t)
-                        swiglu(gate + t * width, up + t * width, products + (place + t) * a.inner + column, last - column);
+                        swiglu(gate + t * width, up + t * width, out + t * a.inner, last - column);
                 });
             }
         });
@@ -110,8 +124,7 @@ class Call {
     }
 
     void prepare_products(const Input& y, float* products) {
-        if (needs.mask[1] == 0 && !needs.rotated[1]) return;
-        worker.each(groups.slots, 4, [&](int64_t begin, int64_t end) {
+        prepare(1, groups.slots, [&](int64_t begin, int64_t end) {
             for (int64_t place = begin; place < end; ++place) {
                 float* row = products + place * a.inner;
                 const float* signs = needs.rotated[1] ? expert(groups.owner(place)).down.signs : nullptr;
@@ -119,7 +132,6 @@ class Call {
                 y.panel.quantise(place, row);
             }
         });
-        worker.barrier();
     }
 
     void multiply_down(const Input& y) {
@@ -131,7 +143,8 @@ class Call {
                 for (int64_t i = 0; i < groups.active; ++i)
                     by_block(i, [&](int64_t place, int64_t count) {
                         const Batch batch{&y, nullptr, place, count};
-                        a.products.multiply(expert(i).down, column, last, batch, scratch, results + place * width, width);
+                        float* to = results + place * width;
+                        a.products.multiply(expert(i).down, column, last, batch, scratch, to, width);
                     });
                 for (int64_t row = 0; row < a.rows; ++row) add_in_order(row, results, width, column, last - column);
             }

@@ -23,8 +23,8 @@ struct Expert {
     Weight down;
 };
 
-// A slot is one of a row's chosen experts. Its place is where it stands once slots are sorted by expert: the places of an
-// expert are neighbours, and hold its slots in rising order.
+// A slot is one of a row's chosen experts. Its place is where it stands once slots are sorted by expert: an expert's
+// places are neighbours, and hold its slots in rising order.
 struct Groups {
     int32_t* rows;     // [slots] by place: whose slot it is
     int32_t* places;   // [slots] by slot
