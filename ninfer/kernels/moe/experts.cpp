@@ -13,7 +13,7 @@ using namespace ninfer::moe;
 namespace {
 
 constexpr int64_t LEAST_CLAIM = 16, MOST_CLAIM = 256;  // columns that a worker claims at once
-constexpr int64_t CLAIMS_EACH = 16;                    // of a worker, where there are columns enough
+constexpr int64_t CLAIMS_EACH = 8;                     // of a worker, where there are columns enough
 constexpr int64_t RESULT_BYTES = 1 << 20;              // of a worker, for the columns of one claim
 constexpr int64_t ALONE_ROWS = 8;                      // up to so many, each worker quantises all inputs for itself
 
