@@ -25,7 +25,7 @@ namespace ninfer {
 namespace {
 
 constexpr int kSpinsBeforeYield = 4000;
-constexpr int kSpinsBeforeSleep = 20000;
+constexpr int kSpinsBeforeSleep = 2000;  // launches from Python come within that, decode rounds do not
 constexpr size_t kAlign = 64;
 
 struct Step {
