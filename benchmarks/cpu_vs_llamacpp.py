@@ -37,7 +37,7 @@ from peer.gguf_file import import_gguf, write_gguf
 from peer.machine import ReadBandwidth, describe_machine, warm_page_cache
 from peer.programs import MeasurementFailed, Ninfer, Peer, Program, choose_peer
 from peer.results import Pair, Row, Weights, summarise, table, write_json
-from peer.works import BITS, WORKS, Bits, StateBytes, Work, state_bytes
+from peer.works import BITS, SINGLE_WORKS, WORKS, Bits, StateBytes, Work, state_bytes
 
 from ninfer.convert import convert
 from ninfer.runtime.options import physical_cores
@@ -173,14 +173,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--llama-cpp", type=Path, metavar="BUILD", help="a llama.cpp build folder")
     parser.add_argument("--threads", type=int, default=physical_cores(), help="of both programs; physical cores")
     parser.add_argument("--formats", default="q4", help=f"of {','.join(BITS)}; q4")
-    parser.add_argument("--works", default=",".join(WORKS), help="all of %(default)s")
+    parser.add_argument("--works", default=",".join(WORKS), help="all of %(default)s; parallel8 alone, for example")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of figures per work, at least; 5")
     parser.add_argument("--layers", type=int, default=24, help="fewer make a trial run short; 24")
     parser.add_argument("--json", type=Path, metavar="FILE", help="results, rewritten after every pair")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="models are kept there, and taken from there")
     parser.add_argument("--peer-args", default="", help="further arguments of llama.cpp's programs, such as '-fa off'")
     options = parser.parse_args()
-    for given, known in ((options.formats, BITS), (options.works, WORKS)):
+    for given, known in ((options.formats, BITS), (options.works, WORKS | SINGLE_WORKS)):
         unknown = [name for name in given.split(",") if name not in known]
         if unknown:
             parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
@@ -199,7 +199,7 @@ def model_folder(keep: Path | None) -> Iterator[Path]:
 
 def chosen_works(names: Sequence[str], peer: Peer) -> list[Work]:
     """The works of these names that the peer can do too; the others are named."""
-    works = [work for name in names for work in WORKS[name]]
+    works = [work for name in names for work in (WORKS | SINGLE_WORKS)[name]]
     impossible = [work.name for work in works if not peer.can(work)]
     if impossible:
         say(f"{peer.name} cannot do {', '.join(impossible)}; --llama-cpp BUILD can")

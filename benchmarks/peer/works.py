@@ -46,6 +46,10 @@ WORKS: Mapping[str, tuple[Work, ...]] = {
 }
 
 
+SINGLE_WORKS: Mapping[str, tuple[Work, ...]] = {work.name: (work,) for group in WORKS.values() for work in group}
+"""Works by their own names: those of a group apart."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bits:
     """Formats with the same nominal bits: a ninfer recipe and a GGUF file type, `Q4_0` with the head in `Q6_K`."""
