@@ -30,7 +30,9 @@ void read_memory(const Args& a, Worker& worker) {
 }
 
 void multiply_add(const Args& a, Worker& worker) {
-    f32 sums[SUMS] = {};
+    f32 sums[SUMS];
+#pragma GCC unroll 16
+    for (int j = 0; j < SUMS; ++j) sums[j] = splat(a.data[j]);  // from memory: equal sums would become one
     const f32 factor = splat(a.data[0]), term = splat(a.data[1]);
     for (int64_t i = 0; i < a.count; ++i) {
 #pragma GCC unroll 16
