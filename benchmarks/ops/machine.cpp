@@ -36,12 +36,12 @@ void multiply_add(const Args& a, Worker& worker) {
     const f32 factor = splat(a.data[0]), term = splat(a.data[1]);
     for (int64_t i = 0; i < a.count; ++i) {
 #pragma GCC unroll 16
-        for (int j = 0; j < SUMS; ++j) {
-            sums[j] = fma(sums[j], factor, term);
-            asm volatile("" : "+v"(sums[j]));  // keeps the products apart
-        }
+        for (int j = 0; j < SUMS; ++j) sums[j] = fma(sums[j], factor, term);
     }
-    for (int j = 0; j < SUMS; ++j) a.out[worker.rank] += sum(sums[j]);
+    f32 all = {};
+#pragma GCC unroll 16
+    for (int j = 0; j < SUMS; ++j) all += sums[j];
+    a.out[worker.rank] = sum(all);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ from ninfer.kernels.routes import Route
 _SOURCE = Path(__file__).with_name("machine.cpp")
 _FLOATS = 1 << 26
 _CHAINS = 12
-_ROUNDS = 20_000
+_ROUNDS = 300_000
 
 
 class _Args(ctypes.Structure):
@@ -56,7 +56,7 @@ def measure() -> Machine:
     return Machine(_FLOATS * 4 / read, flops / fused)
 
 
-def _best(call: Callable[[], None], repeats: int = 20) -> float:
+def _best(call: Callable[[], None], repeats: int = 50) -> float:
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
