@@ -45,5 +45,9 @@ class EngineFailure(NinferError):
     """Shared physical state can no longer be explained: the Engine stopped and must be built anew."""
 
 
+class CudaError(NinferError):
+    """There is no usable CUDA device, a kernel cannot be compiled for it, or a launch failed; with the remedy."""
+
+
 class CompiledKernelsWarning(RuntimeWarning):
     """Kernels cannot be compiled on this machine, so slower routes serve; the message says why and names the remedy."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    import torch
+from typing import NamedTuple
 
 
 class Route(enum.Enum):
@@ -24,12 +21,15 @@ class Route(enum.Enum):
     """The AVX-512 body over plain C++: runs anywhere, for tests only; no plan names it."""
     CPU_TORCH = "cpu_torch"
     CPU_ONEDNN = "cpu_onednn"
+    CUDA = "cuda"
+    """CUDA C++, compiled at run time. Which kernel, tile and split serve a call, the route's own plan says."""
 
 
 class DeviceKind(enum.Enum):
     """The kind of machine that holds an op's tensors."""
 
     CPU = "cpu"
+    CUDA = "cuda"
 
 
 class Problem(NamedTuple):
@@ -54,19 +54,7 @@ COMPILED_OR_TORCH: Mapping[Problem, tuple[Route, ...]] = MappingProxyType(
         Problem(DeviceKind.CPU, Route.CPU_AVX2): (Route.CPU_AVX2, Route.CPU_PORTABLE, Route.CPU_TORCH),
         Problem(DeviceKind.CPU, Route.CPU_PORTABLE): (Route.CPU_PORTABLE, Route.CPU_TORCH),
         Problem(DeviceKind.CPU): (Route.CPU_TORCH,),
+        Problem(DeviceKind.CUDA): (Route.CUDA,),
     }
 )
-"""The plan of an op whose one C++ source serves every call."""
-
-
-def device_kind(tensor: torch.Tensor) -> DeviceKind:
-    """The kind of device that holds `tensor`.
-
-    Raises:
-        ValueError: no op of this catalogue runs on that device.
-    """
-    try:
-        return DeviceKind(tensor.device.type)
-    except ValueError:
-        known = ", ".join(kind.value for kind in DeviceKind)
-        raise ValueError(f"no op runs on a {tensor.device.type} tensor; move it to one of: {known}") from None
+"""The plan of an op whose one C++ source serves every call on a CPU."""

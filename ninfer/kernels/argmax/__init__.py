@@ -20,8 +20,9 @@ import torch
 from ninfer.kernels.argmax import compiled_cpu, torch_cpu
 from ninfer.kernels.argmax.plan import plan
 from ninfer.kernels.checks import check, check_matrix
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.dispatch import problem
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {"argmax": MappingProxyType(compiled_routes(compiled_cpu.argmax) | {Route.CPU_TORCH: torch_cpu.argmax})}
@@ -39,5 +40,5 @@ def argmax(logits: torch.Tensor, mask: torch.Tensor | None, out: torch.Tensor) -
     if mask is not None:
         rows = 1 if mask.shape[:1] == (1,) else batch
         check("argmax", "mask", mask, (rows, -(-vocab // 32)), torch.int32)
-    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(logits, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["argmax"][route](logits, mask, out)

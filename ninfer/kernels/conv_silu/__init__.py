@@ -23,8 +23,9 @@ import torch
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.conv_silu import compiled_cpu, torch_cpu
 from ninfer.kernels.conv_silu.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.dispatch import problem
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import StateSlots, check_slots
 
@@ -51,5 +52,5 @@ def conv_silu(
         check("conv_silu", name, tensor, (segments.total, channels), torch.float32)
     check("conv_silu", "history", history, (history.shape[0], taps - 1, channels), torch.float32)
     check_slots("conv_silu", history.shape[0], segments.batch, slots)
-    route = plan(Problem(device_kind(x), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(x, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["conv_silu"][route](x, weight, history, slots, segments, out)

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from ninfer.kernels.checks import check
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.embedding import compiled_cpu, torch_cpu
 from ninfer.kernels.embedding.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 if TYPE_CHECKING:
     from ninfer.kernels.weights import TableWeight
@@ -46,5 +47,5 @@ def embedding(token_ids: torch.Tensor, table: TableWeight, out: torch.Tensor) ->
     low, high = torch.aminmax(token_ids)
     if int(low) < 0 or int(high) >= table.rows:
         raise ValueError(f"embedding: token ids must lie in [0, {table.rows}), got {int(low)} to {int(high)}")
-    route = plan(Problem(device_kind(out), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(out, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["embedding"][route](token_ids, table, out)

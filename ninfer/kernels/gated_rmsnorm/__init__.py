@@ -17,10 +17,11 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.gated_rmsnorm import compiled_cpu, torch_cpu
 from ninfer.kernels.gated_rmsnorm.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
@@ -43,5 +44,5 @@ def gated_rmsnorm(x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: f
     for name, tensor in (("x", x), ("z", z), ("out", out)):
         check("gated_rmsnorm", name, tensor, (tokens, heads, width), torch.float32)
     check("gated_rmsnorm", "weight", weight, (width,), torch.float32)
-    route = plan(Problem(device_kind(x), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(x, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["gated_rmsnorm"][route](x, z, weight, eps, out)

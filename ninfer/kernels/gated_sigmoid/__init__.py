@@ -17,10 +17,11 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.gated_sigmoid import compiled_cpu, torch_cpu
 from ninfer.kernels.gated_sigmoid.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
@@ -40,5 +41,5 @@ def gated_sigmoid(x: torch.Tensor, gate: torch.Tensor, out: torch.Tensor) -> Non
     shape = check_matrix("gated_sigmoid", "x", x, torch.float32)
     check("gated_sigmoid", "gate", gate, shape, torch.float32)
     check("gated_sigmoid", "out", out, shape, torch.float32)
-    route = plan(Problem(device_kind(x), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(x, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["gated_sigmoid"][route](x, gate, out)

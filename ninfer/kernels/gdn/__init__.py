@@ -27,10 +27,11 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.gdn import compiled_cpu, torch_cpu
 from ninfer.kernels.gdn.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import StateSlots, check_slots
 
@@ -58,7 +59,7 @@ def gdn(
     """
     _check("gdn", qkv, g, beta, state, slots, segments)
     check("gdn", "out", out, (segments.total, *state.shape[1:3]), torch.float32)
-    route = plan(Problem(device_kind(qkv), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(qkv, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["gdn"][route](qkv, g, beta, state, slots, segments, out)
 
 
@@ -76,7 +77,7 @@ def gdn_fold(
         ValueError: a shape, dtype or slot outside the contract.
     """
     _check("gdn_fold", qkv, g, beta, state, slots, segments)
-    route = plan(Problem(device_kind(qkv), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(qkv, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["gdn_fold"][route](qkv, g, beta, state, slots, segments)
 
 

@@ -17,10 +17,11 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.gdn_gates import compiled_cpu, torch_cpu
 from ninfer.kernels.gdn_gates.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {"gdn_gates": MappingProxyType(compiled_routes(compiled_cpu.gdn_gates) | {Route.CPU_TORCH: torch_cpu.gdn_gates})}
@@ -45,5 +46,5 @@ def gdn_gates(
         check("gdn_gates", name, tensor, (tokens, heads), torch.float32)
     for name, tensor in (("a_log", a_log), ("dt_bias", dt_bias)):
         check("gdn_gates", name, tensor, (heads,), torch.float32)
-    route = plan(Problem(device_kind(a), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(a, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["gdn_gates"][route](a, b, a_log, dt_bias, g_out, beta_out)

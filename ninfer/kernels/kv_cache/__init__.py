@@ -18,12 +18,13 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.kv_cache import compiled_cpu, torch_cpu
 from ninfer.kernels.kv_cache.codec import KvCodec, RowFormat, RowLayout, decode, encode, row_layout
 from ninfer.kernels.kv_cache.plan import plan
 from ninfer.kernels.kv_cache.pool import PAGE_TOKENS, KvPool, Plane, make_kv_pool
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -60,5 +61,5 @@ def kv_append(pool: KvPool, k: torch.Tensor, v: torch.Tensor, slots: torch.Tenso
     low, high = int(slots.min()), int(slots.max())
     if low < 0 or high >= pool.pages * PAGE_TOKENS:
         raise ValueError(f"kv_append: slots must lie in [0, {pool.pages * PAGE_TOKENS}), got {low} to {high}")
-    route = plan(Problem(device_kind(k), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(k, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["kv_append"][route](pool, k, v, slots)

@@ -41,6 +41,8 @@ _DENSE = (Route.CPU_ONEDNN, Route.CPU_TORCH)
 
 
 def _plans(machine: Machine, onednn: bool, a8: bool) -> tuple[Plan, ...]:
+    if machine.device is DeviceKind.CUDA:
+        return (Plan(Route.CUDA),)
     compiled = (Plan(route, a8) for route in COMPILED_OR_TORCH[machine] if route not in _DENSE)
     return (*compiled, *(Plan(route) for route in _DENSE if onednn or route is not Route.CPU_ONEDNN))
 

@@ -21,10 +21,11 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.log_softmax_gather import compiled_cpu, torch_cpu
 from ninfer.kernels.log_softmax_gather.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
@@ -49,7 +50,7 @@ def log_softmax_gather(logits: torch.Tensor, targets: torch.Tensor, out: torch.T
     check("log_softmax_gather", "out", out, (rows,), torch.float32)
     if rows and not 0 <= int(targets.min()) <= int(targets.max()) < vocab:
         raise ValueError(f"log_softmax_gather: targets must lie in [0, {vocab}), got {targets.tolist()}")
-    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(logits, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["log_softmax_gather"][route](logits, targets, out)
 
 
@@ -64,5 +65,5 @@ def top_logprobs(logits: torch.Tensor, k: int, ids_out: torch.Tensor, values_out
         raise ValueError(f"top_logprobs: k must lie in [0, {vocab}], got {k}")
     check("top_logprobs", "ids_out", ids_out, (rows, k), torch.int64)
     check("top_logprobs", "values_out", values_out, (rows, k), torch.float32)
-    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(logits, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["top_logprobs"][route](logits, k, ids_out, values_out)

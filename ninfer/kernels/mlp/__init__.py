@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.linear import compiled_cpu as linear_compiled
 from ninfer.kernels.mlp import compiled_cpu, torch_cpu
 from ninfer.kernels.mlp.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 if TYPE_CHECKING:
     from ninfer.kernels.weights import LinearWeight
@@ -49,7 +50,7 @@ def swiglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     """
     rows, columns = check_matrix("swiglu", "out", out, torch.float32)
     check("swiglu", "gate_up", gate_up, (rows, 2 * columns), torch.float32)
-    route = plan(Problem(device_kind(out), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(out, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["swiglu"][route](gate_up, out)
 
 

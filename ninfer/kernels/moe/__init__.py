@@ -26,11 +26,12 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.moe import compiled_cpu, torch_cpu
 from ninfer.kernels.moe.experts import ExpertWeights, prepare_experts
 from ninfer.kernels.moe.plan import plan
-from ninfer.kernels.native import body_for, compiled_routes
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.native import compiled_routes
+from ninfer.kernels.routes import Route
 
 __all__ = ["IMPLEMENTATIONS", "ExpertWeights", "moe_experts", "moe_route", "moe_shared_add", "prepare_experts"]
 
@@ -58,7 +59,7 @@ def moe_route(logits: torch.Tensor, top_k: int, ids_out: torch.Tensor, weights_o
         raise ValueError(f"moe_route: top_k must lie in [1, {experts}], got {top_k}")
     check("moe_route", "ids_out", ids_out, (rows, top_k), torch.int64)
     check("moe_route", "weights_out", weights_out, (rows, top_k), torch.float32)
-    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(logits, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["moe_route"][route](logits, top_k, ids_out, weights_out)
 
 
@@ -74,8 +75,7 @@ def moe_experts(
     check("moe_experts", "x", x, (rows, experts.columns), torch.float32)
     check("moe_experts", "weights", weights, (rows, top_k), torch.float32)
     check("moe_experts", "out", out, (rows, experts.columns), torch.float32)
-    body = None if experts.table is None else body_for(compiled_cpu.EXPERTS_SOURCE)
-    route = plan(Problem(device_kind(x), body))[0]
+    route = plan(problem(x, compiled_cpu.EXPERTS_SOURCE if experts.table is not None else None))[0]
     IMPLEMENTATIONS["moe_experts"][route](x, experts, ids, weights, out)
 
 
@@ -91,5 +91,5 @@ def moe_shared_add(
     check("moe_shared_add", "score", score, (shape[0], 1), torch.float32)
     for name, tensor in (("routed", routed), ("residual", residual), ("out", out)):
         check("moe_shared_add", name, tensor, shape, torch.float32)
-    route = plan(Problem(device_kind(out), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(out, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["moe_shared_add"][route](shared, score, routed, residual, out)

@@ -25,11 +25,12 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check
+from ninfer.kernels.dispatch import problem
 from ninfer.kernels.kv_cache.pool import PAGE_TOKENS, KvPool
-from ninfer.kernels.native import body_for, compiled_routes
+from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.paged_attention import compiled_cpu, torch_cpu
 from ninfer.kernels.paged_attention.plan import plan
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.routes import Route
 from ninfer.kernels.segments import Segments
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
@@ -57,7 +58,7 @@ def paged_attention(
     check("paged_attention", "q", q, shape, torch.float32)
     check("paged_attention", "out", out, shape, torch.float32)
     _check_tables(tables, pool, segments)
-    route = plan(Problem(device_kind(q), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(q, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["paged_attention"][route](q, pool, tables, segments, scale, out)
 
 

@@ -24,11 +24,12 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check
-from ninfer.kernels.native import body_for, compiled_routes
+from ninfer.kernels.dispatch import problem
+from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.qk_norm_rope import compiled_cpu, torch_cpu
 from ninfer.kernels.qk_norm_rope.plan import plan
 from ninfer.kernels.qk_norm_rope.spec import AXES, RopeSpec
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.routes import Route
 
 __all__ = ["IMPLEMENTATIONS", "RopeSpec", "qk_norm_rope"]
 
@@ -67,5 +68,5 @@ def qk_norm_rope(
         check("qk_norm_rope", f"{name}_out", out, (tokens, heads, width), torch.float32)
         check("qk_norm_rope", f"{name}_weight", weight, (width,), torch.float32)
         check("qk_norm_rope", "positions", positions, (AXES, tokens), torch.int32)
-    route = plan(Problem(device_kind(q), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(q, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["qk_norm_rope"][route](q, k, q_weight, k_weight, eps, positions, rope, q_out, k_out)

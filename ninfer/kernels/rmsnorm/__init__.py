@@ -17,10 +17,11 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
-from ninfer.kernels.native import body_for, compiled_routes
+from ninfer.kernels.dispatch import problem
+from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.rmsnorm import compiled_cpu, torch_cpu
 from ninfer.kernels.rmsnorm.plan import plan
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {"rmsnorm": MappingProxyType(compiled_routes(compiled_cpu.rmsnorm) | {Route.CPU_TORCH: torch_cpu.rmsnorm})}
@@ -36,5 +37,5 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: bool, out
     rows, columns = check_matrix("rmsnorm", "x", x, torch.float32)
     check("rmsnorm", "weight", weight, (columns,), torch.float32)
     check("rmsnorm", "out", out, (rows, columns), torch.float32)
-    route = plan(Problem(device_kind(x), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(x, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["rmsnorm"][route](x, weight, eps, offset, out)

@@ -33,9 +33,10 @@ import torch
 
 from ninfer.kernels.bitset import allow_only, mask_words
 from ninfer.kernels.checks import check, check_matrix
-from ninfer.kernels.native import body_for, compiled_routes
+from ninfer.kernels.dispatch import problem
+from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.philox import Purpose, uniform
-from ninfer.kernels.routes import Problem, Route, device_kind
+from ninfer.kernels.routes import Route
 from ninfer.kernels.sampling import compiled_cpu, torch_cpu
 from ninfer.kernels.sampling.packed import TokenCounts
 from ninfer.kernels.sampling.params import SampleFault, SamplingBatch, SamplingRow
@@ -78,5 +79,5 @@ def sample(logits: torch.Tensor, params: SamplingBatch, out_ids: torch.Tensor) -
     for row in params.rows:
         if row.mask is not None and len(row.mask) != words:
             raise ValueError(f"sample: mask must have {words} words, got {len(row.mask)}")
-    route = plan(Problem(device_kind(logits), body_for(compiled_cpu.SOURCE)))[0]
+    route = plan(problem(logits, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["sample"][route](logits, params, out_ids)
