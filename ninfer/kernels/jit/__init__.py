@@ -16,7 +16,7 @@ being a module of its own.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,21 @@ from typing import Protocol
 import torch
 
 from ninfer.kernels.jit import driver
+from ninfer.kernels.jit.recording import Recording
+from ninfer.kernels.jit.workspaces import Workspaces
 
-__all__ = ["CudaSource", "Device", "DeviceFacts", "Launch", "device", "using"]
+__all__ = [
+    "CudaSource",
+    "Device",
+    "DeviceFacts",
+    "Launch",
+    "Recording",
+    "device",
+    "on_device",
+    "record",
+    "using",
+    "workspace",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,10 @@ class Device(Protocol):
     @property
     def facts(self) -> DeviceFacts: ...
 
+    @property
+    def recording(self) -> bool:
+        """Whether launches are being recorded now, and not run."""
+
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether kernels of this device can reach the tensor's memory."""
 
@@ -100,11 +117,14 @@ class Device(Protocol):
         self, source: CudaSource, kernel: str, how: Launch, args: ctypes.Structure, keep: tuple[object, ...]
     ) -> None: ...
 
+    def record(self, work: Callable[[], None]) -> Recording: ...
+
 
 class _Active:
-    """The device in use; a GPU unless a test says otherwise. One for all threads, because an Engine has its own."""
+    """The device in use and its scratch memory; a GPU unless a test says otherwise. One for all threads."""
 
     device: Device | None = None
+    workspaces = Workspaces()
 
 
 def device() -> Device:
@@ -123,11 +143,40 @@ def on_device(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda or (_Active.device is not None and _Active.device.holds(tensor))
 
 
+def workspace(purpose: str, nbytes: int, like: torch.Tensor) -> torch.Tensor:
+    """Scratch memory for one launch, or for launches in a row, on the device of `like`.
+
+    The next call with the same purpose gets the same memory. It moves only when it has to grow. Whoever launches a
+    kernel on it passes it on as `keep`.
+
+    Returns:
+        uint8 [nbytes] of unknown content.
+
+    Raises:
+        CudaError: it would have to grow while launches are recorded.
+    """
+    return _Active.workspaces.take(purpose, nbytes, like.device, device().recording)
+
+
+def record(work: Callable[[], None]) -> Recording:
+    """Do the work once, then record its launches: a CUDA graph.
+
+    The first time is for real: it compiles kernels, grows workspaces, and its results stand. The second time records
+    and runs nothing. So `work` launches kernels and does nothing else: it allocates nothing and reads nothing back.
+    Tensors that it uses stay alive with the recording, at their addresses.
+
+    Raises:
+        CudaError: a kernel cannot be compiled or launched, or the work cannot be recorded.
+    """
+    return device().record(work)
+
+
 @contextmanager
 def using(chosen: Device) -> Iterator[None]:
-    """Run all kernels on `chosen` inside the block, in every thread. Blocks do not overlap."""
-    before, _Active.device = _Active.device, chosen
+    """Run all kernels on `chosen` inside the block, in every thread, with workspaces of its own. Blocks may nest."""
+    before = _Active.device, _Active.workspaces
+    _Active.device, _Active.workspaces = chosen, Workspaces()
     try:
         yield
     finally:
-        _Active.device = before
+        _Active.device, _Active.workspaces = before
