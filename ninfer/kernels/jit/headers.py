@@ -1,4 +1,4 @@
-"""Where the CUDA toolkit's headers and compiler library are: in the pip wheels, else in an installed toolkit.
+"""Where CUDA's headers and its compiler library are: in pip wheels, else in an installed toolkit.
 
 Only files are looked for; nothing is imported or loaded.
 """
@@ -6,21 +6,42 @@ Only files are looked for; nothing is imported or loaded.
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from ninfer.errors import CudaError
 
-OURS = Path(__file__).resolve().parents[1] / "include"
-INSTALL = "pip install 'ninfer[cuda]' (or 'ninfer[cuda12]' for a driver of CUDA 12)"
-_TOOLKIT_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
+KERNELS = Path(__file__).resolve().parents[1]
+OURS = KERNELS / "include"
+INSTALL = "pip install 'ninfer[cuda]', or 'ninfer[cuda12]' for a driver of CUDA 12"
+_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
 _NEEDED = {
+    "cuda.h": "nvidia-cuda-runtime",
     "cuda_bf16.h": "nvidia-cuda-runtime",
     "vector_types.h": "nvidia-cuda-runtime",
     "nv/target": "nvidia-cuda-cccl",
 }
+_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """One installation of CUDA, as far as it is needed to compile.
+
+    Attributes:
+        release: of its headers, as in 13.5.
+        includes: the folders of its headers.
+        nvrtc: the compiler library; None where it is not installed.
+    """
+
+    release: tuple[int, int]
+    includes: tuple[Path, ...]
+    nvrtc: Path | None
 
 
 def include_dirs() -> tuple[Path, ...]:
@@ -29,40 +50,61 @@ def include_dirs() -> tuple[Path, ...]:
     Raises:
         CudaError: a header of CUDA is missing; with the wheel that has it.
     """
-    return (OURS, *cuda_include_dirs())
+    return (OURS, *toolkit().includes)
 
 
 @cache
-def cuda_include_dirs() -> tuple[Path, ...]:
-    """The folders that have CUDA's headers; those of one installation, never a mix of two.
+def toolkit(newest: int = sys.maxsize) -> Toolkit:
+    """The first installation that has the headers, with the library if any has both. Two are never mixed.
+
+    Args:
+        newest: the last major release that may be used, which is what the driver supports.
 
     Raises:
-        CudaError: as above.
+        CudaError: a header is missing everywhere.
     """
-    missing = set(_NEEDED)
-    for installation in installations():
-        folders = tuple(folder for folder in _includes(installation) if folder.is_dir())
-        lacking = {name for name in _NEEDED if not any((folder / name).is_file() for folder in folders)}
-        if not lacking:
-            return folders
-        missing = min(missing, lacking, key=len)
-    wheels = ", ".join(sorted({_NEEDED[name] for name in missing}))
-    raise CudaError(f"CUDA's headers are not installed ({', '.join(sorted(missing))} of {wheels}): {INSTALL}")
+    complete, lacking = [], set(_NEEDED)
+    for folders in _installations():
+        includes = tuple(path for folder in folders for path in _includes(folder) if path.is_dir())
+        missing = {name for name in _NEEDED if not any((path / name).is_file() for path in includes)}
+        lacking = min(lacking, missing, key=len)
+        if not missing and (release := _release(includes))[0] <= newest:
+            complete.append(Toolkit(release, includes, _library(folders, release[0])))
+    if not complete:
+        raise CudaError(_complaint(lacking, newest))
+    return next((found for found in complete if found.nvrtc), complete[0])
 
 
-def installations() -> Iterator[tuple[Path, ...]]:
-    """Each toolkit as the folders that it is made of: wheels of CUDA 13, of CUDA 12, then an installed one."""
+def _complaint(lacking: set[str], newest: int) -> str:
+    if not lacking:
+        return f"the driver is of CUDA {newest}, the installed headers are of a later one: update it, or {INSTALL}"
+    wheels = ", ".join(sorted({_NEEDED[name] for name in lacking}))
+    return f"CUDA's headers are not installed ({', '.join(sorted(lacking))}, in the wheels {wheels}): {INSTALL}"
+
+
+def _installations() -> Iterator[tuple[Path, ...]]:
+    """The folders of each: wheels of CUDA 13, wheels of CUDA 12, an installed toolkit."""
     spec = find_spec("nvidia")
     for base in map(Path, (spec and spec.submodule_search_locations) or ()):
         yield (base / "cu13",)
         yield tuple(base / part for part in ("cuda_nvrtc", "cuda_runtime", "cuda_cccl", "cuda_nvcc"))
-    for variable in _TOOLKIT_VARIABLES:
+    for variable in _VARIABLES:
         if os.environ.get(variable):
             yield (Path(os.environ[variable]),)
     yield (Path("/usr/local/cuda"),)
 
 
-def _includes(installation: tuple[Path, ...]) -> Iterator[Path]:
-    for folder in installation:
-        yield folder / "include"
-        yield folder / "include" / "cccl"
+def _includes(folder: Path) -> tuple[Path, Path]:
+    return folder / "include", folder / "include" / "cccl"
+
+
+def _release(includes: tuple[Path, ...]) -> tuple[int, int]:
+    text = next(path / "cuda.h" for path in includes if (path / "cuda.h").is_file()).read_text(errors="replace")
+    found = _VERSION.search(text)
+    number = int(found[1]) if found else 0
+    return number // 1000, number % 1000 // 10
+
+
+def _library(folders: tuple[Path, ...], major: int) -> Path | None:
+    places = (folder / name / f"libnvrtc.so.{major}" for folder in folders for name in ("lib", "lib64"))
+    return next((path for path in places if path.is_file()), None)
