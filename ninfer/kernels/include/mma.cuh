@@ -1,0 +1,169 @@
+// Tensor cores: matrices of a whole warp, spread over its lanes' registers as PTX's tables for these shapes say.
+//
+// All lanes of the warp call together. A is 16 x K in rows, B is K x 8 in columns, D is 16 x 8. With g = lane / 4 and
+// t = lane % 4, a register holds neighbours along K:
+//   mma_bf16_16816  a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..], a[3] = A[g+8][2t+8..]   two bf16 each
+//                   b[0] = B[2t..][g], b[1] = B[2t+8..][g]
+//   mma_s8_16832    the same with 4t and 4t+16                                                          four i8 each
+//   mma_e4m3_16832  as mma_s8_16832, four E4M3 codes each; sm_89 and later
+//   d               d[0] = D[g][2t], d[1] = D[g][2t+1], d[2] = D[g+8][2t], d[3] = D[g+8][2t+1]
+#pragma once
+
+#include "memory.cuh"
+#include "numbers.cuh"
+#include "warp.cuh"
+
+namespace ninfer {
+
+#if defined(NINFER_EMULATED)
+
+// One lane's part of an 8 x 8 matrix of 16-bit words for each register.
+template <int COUNT, bool TRANSPOSED>
+NINFER_DEVICE void ldmatrix(u32 (&r)[COUNT], const void* shared_row, ::emulator::Site site) {
+    struct Row {
+        u16 words[8];
+    };
+    Row mine{};
+    if (lane() < 8 * COUNT) mine = bits_as<Row>(read16(shared_row));
+    struct Registers {
+        u32 of[COUNT];
+    };
+    const Registers got = ::emulator::collective(site, 0xffffffffu, mine, [](const Row* rows, int me) {
+        Registers out;
+        for (int m = 0; m < COUNT; ++m) {
+            const int at = me / 4, pair = me % 4 * 2;
+            const u16 low = TRANSPOSED ? rows[8 * m + pair].words[at] : rows[8 * m + at].words[pair];
+            const u16 high = TRANSPOSED ? rows[8 * m + pair + 1].words[at] : rows[8 * m + at].words[pair + 1];
+            out.of[m] = static_cast<u32>(high) << 16 | low;
+        }
+        return out;
+    });
+    for (int m = 0; m < COUNT; ++m) r[m] = got.of[m];
+}
+
+NINFER_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* shared_row NINFER_SITE) {
+    ldmatrix<4, false>(r, shared_row, site);
+}
+NINFER_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* shared_row NINFER_SITE) {
+    ldmatrix<4, true>(r, shared_row, site);
+}
+NINFER_DEVICE void ldmatrix_x2(u32 (&r)[2], const void* shared_row NINFER_SITE) {
+    ldmatrix<2, false>(r, shared_row, site);
+}
+NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row NINFER_SITE) {
+    ldmatrix<2, true>(r, shared_row, site);
+}
+
+// D += A B with K in eight words of 32 bits: `dot(sum, word of A, word of B)` adds a word's products to a sum.
+template <class Sum, class Dot>
+NINFER_DEVICE void mma(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2], Dot dot, ::emulator::Site site) {
+    struct Operands {
+        u32 a[4];
+        u32 b[2];
+    };
+    struct Sums {
+        Sum of[4];
+    };
+    const Operands mine{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const Sums before{{d[0], d[1], d[2], d[3]}};
+    const Sums after = ::emulator::collective(site, 0xffffffffu, mine, [&](const Operands* all, int me) {
+        Sums sums = before;
+        for (int i = 0; i < 4; ++i) {
+            const int row = me / 4, column = me % 4 * 2 + i % 2;
+            for (int word = 0; word < 8; ++word) {
+                const u32 from_a = all[row * 4 + word % 4].a[i / 2 + word / 4 * 2];
+                sums.of[i] = dot(sums.of[i], from_a, all[column * 4 + word % 4].b[word / 4]);
+            }
+        }
+        return sums;
+    });
+    for (int i = 0; i < 4; ++i) d[i] = after.of[i];
+}
+
+NINFER_DEVICE void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2] NINFER_SITE) {
+    const auto dot = [](float sum, u32 x, u32 y) {
+        sum += bits_as<float>(x << 16) * bits_as<float>(y << 16);
+        return sum + bits_as<float>(x & 0xffff0000u) * bits_as<float>(y & 0xffff0000u);
+    };
+    mma(d, a, b, dot, site);
+}
+
+NINFER_DEVICE void mma_s8_16832(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2] NINFER_SITE) {
+    const auto dot = [](i32 sum, u32 x, u32 y) {
+        for (int i = 0; i < 32; i += 8) sum += static_cast<i8>(x >> i) * static_cast<i8>(y >> i);
+        return sum;
+    };
+    mma(d, a, b, dot, site);
+}
+
+NINFER_DEVICE void mma_e4m3_16832(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2] NINFER_SITE) {
+    const auto dot = [](float sum, u32 x, u32 y) {
+        for (int i = 0; i < 32; i += 8) {
+            sum += e4m3_to_float(static_cast<u8>(x >> i)) * e4m3_to_float(static_cast<u8>(y >> i));
+        }
+        return sum;
+    };
+    mma(d, a, b, dot, site);
+}
+
+#else
+
+// Four 8 x 8 matrices of 16-bit words. Lane i gives the address of row i % 8 of matrix i / 8, a multiple of 16 in
+// shared memory; it gets words 2t and 2t + 1 of row g of matrix m in r[m].
+NINFER_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* shared_row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(shared_row))
+                 : "memory");
+}
+// It gets word g of rows 2t and 2t + 1 instead.
+NINFER_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* shared_row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(shared_row))
+                 : "memory");
+}
+// Two matrices; the addresses of lanes 16 to 31 are not used.
+NINFER_DEVICE void ldmatrix_x2(u32 (&r)[2], const void* shared_row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(shared_row))
+                 : "memory");
+}
+NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared_address(shared_row))
+                 : "memory");
+}
+
+// D += A B, sums in fp32.
+NINFER_DEVICE void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// D += A B, exact; the sums wrap.
+NINFER_DEVICE void mma_s8_16832(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#if __CUDA_ARCH__ >= 890
+// D += A B, sums in fp32 as far as the tensor core keeps them.
+NINFER_DEVICE void mma_e4m3_16832(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+#endif
+
+}  // namespace ninfer
