@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Protocol
 
 import torch
 
-from ninfer.kernels.jit import driver
+from ninfer.kernels.jit import catalogue, driver
 from ninfer.kernels.jit.recording import Recording
 from ninfer.kernels.jit.workspaces import Workspaces
 
@@ -39,6 +40,7 @@ __all__ = [
     "on_device",
     "record",
     "using",
+    "warm",
     "workspace",
 ]
 
@@ -119,6 +121,9 @@ class Device(Protocol):
 
     def record(self, work: Callable[[], None]) -> Recording: ...
 
+    def prepare(self, source: CudaSource, macros: Mapping[str, int]) -> None:
+        """Compile a source before its first launch. Threads may do so at the same time."""
+
 
 class _Active:
     """The device in use and its scratch memory; a GPU unless a test says otherwise. One for all threads."""
@@ -169,6 +174,24 @@ def record(work: Callable[[], None]) -> Recording:
         CudaError: a kernel cannot be compiled or launched, or the work cannot be recorded.
     """
     return device().record(work)
+
+
+def warm(progress: Callable[[int, int], None] | None = None) -> None:
+    """Compile every kernel that the official models use, in all threads of the machine, and load it.
+
+    Args:
+        progress: is told how many modules are done, of how many.
+
+    Raises:
+        CudaError: one cannot be compiled.
+    """
+    chosen, modules = device(), catalogue.warm()
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(chosen.prepare, source, macros) for source, macros in modules]
+        for done, future in enumerate(as_completed(waiting), 1):
+            future.result()
+            if progress is not None:
+                progress(done, len(waiting))
 
 
 @contextmanager

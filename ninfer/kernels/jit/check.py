@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from ninfer.errors import CudaError
 from ninfer.kernels.jit import CudaSource
 from ninfer.kernels.jit.build import Compiler, compile_text, compiler, options_for, resources
+from ninfer.kernels.jit.catalogue import route_modules
 from ninfer.kernels.jit.headers import KERNELS
 from ninfer.kernels.jit.nvrtc import CompileError
 
@@ -61,8 +61,7 @@ def source_of(path: Path) -> CudaSource | None:
     if not path.is_relative_to(KERNELS):
         return None
     named = set(_KERNEL.findall(path.read_text(encoding="utf-8")))
-    for module_file in sorted(path.parent.glob("cuda*.py")):
-        module = importlib.import_module(f"ninfer.kernels.{path.parent.name}.{module_file.stem}")
+    for module in route_modules(path.parent.name):
         for value in vars(module).values():
             if isinstance(value, CudaSource) and value.path == path and named <= set(value.kernels):
                 return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -47,6 +47,9 @@ class RecordingDevice:
     ) -> None:
         """Run one kernel to its end."""
         raise NotImplementedError
+
+    def prepare(self, source: CudaSource, macros: Mapping[str, int]) -> None:
+        """Compile a source before its first launch. Nothing, where that costs nothing."""
 
     def launch(
         self, source: CudaSource, kernel: str, how: Launch, args: ctypes.Structure, keep: tuple[object, ...]
