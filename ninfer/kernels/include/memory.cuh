@@ -10,6 +10,7 @@ namespace ninfer {
 
 #if defined(NINFER_EMULATED)
 
+NINFER_DEVICE u16 load2(const void* from) { return *static_cast<const u16*>(from); }
 NINFER_DEVICE u32 load4(const void* from) { return *static_cast<const u32*>(from); }
 NINFER_DEVICE uint2 load8(const void* from) { return *static_cast<const uint2*>(from); }
 NINFER_DEVICE uint4 load16(const void* from) { return *static_cast<const uint4*>(from); }
@@ -17,23 +18,24 @@ NINFER_DEVICE u32 load_streaming4(const void* from) { return load4(from); }
 NINFER_DEVICE uint2 load_streaming8(const void* from) { return load8(from); }
 NINFER_DEVICE uint4 load_streaming16(const void* from) { return load16(from); }
 
-NINFER_DEVICE void cp_async16(void* shared, const void* global NINFER_SITE) {
-    ::emulator::cp_async(site, shared, global, 16, 16);
+NINFER_DEVICE void cp_async16(void* shared, const void* global) {
+    ::ninfer_emulator::async_copy(shared, global, 16, 16);
 }
-NINFER_DEVICE void cp_async16_zfill(void* shared, const void* global, bool valid NINFER_SITE) {
-    ::emulator::cp_async(site, shared, global, 16, valid ? 16 : 0);
+NINFER_DEVICE void cp_async16_zfill(void* shared, const void* global, bool valid) {
+    ::ninfer_emulator::async_copy(shared, global, 16, valid ? 16 : 0);
 }
-NINFER_DEVICE void cp_async4_zfill(void* shared, const void* global, bool valid NINFER_SITE) {
-    ::emulator::cp_async(site, shared, global, 4, valid ? 4 : 0);
+NINFER_DEVICE void cp_async4_zfill(void* shared, const void* global, bool valid) {
+    ::ninfer_emulator::async_copy(shared, global, 4, valid ? 4 : 0);
 }
-NINFER_DEVICE void cp_async_commit(NINFER_SITE_ALONE) { ::emulator::cp_async_commit(site); }
+NINFER_DEVICE void cp_async_commit() { ::ninfer_emulator::async_commit(); }
 template <int N>
-NINFER_DEVICE void cp_async_wait(NINFER_SITE_ALONE) {
-    ::emulator::cp_async_wait(site, N);
+NINFER_DEVICE void cp_async_wait() {
+    ::ninfer_emulator::async_wait(N);
 }
 
 #else
 
+NINFER_DEVICE u16 load2(const void* from) { return __ldg(static_cast<const u16*>(from)); }
 NINFER_DEVICE u32 load4(const void* from) { return __ldg(static_cast<const u32*>(from)); }
 NINFER_DEVICE uint2 load8(const void* from) { return __ldg(static_cast<const uint2*>(from)); }
 NINFER_DEVICE uint4 load16(const void* from) { return __ldg(static_cast<const uint4*>(from)); }

@@ -17,62 +17,48 @@ namespace ninfer {
 
 #if defined(NINFER_EMULATED)
 
-// One lane's part of an 8 x 8 matrix of 16-bit words for each register.
+// What one lane has: N words of 32 bits, or N sums.
+template <class T, int N>
+struct Registers {
+    T of[N];
+};
+
+// COUNT matrices; see below for what each lane brings and gets.
 template <int COUNT, bool TRANSPOSED>
-NINFER_DEVICE void ldmatrix(u32 (&r)[COUNT], const void* shared_row, ::emulator::Site site) {
-    struct Row {
-        u16 words[8];
-    };
-    Row mine{};
-    if (lane() < 8 * COUNT) mine = bits_as<Row>(read16(shared_row));
-    struct Registers {
-        u32 of[COUNT];
-    };
-    const Registers got = ::emulator::collective(site, 0xffffffffu, mine, [](const Row* rows, int me) {
-        Registers out;
-        for (int m = 0; m < COUNT; ++m) {
-            const int at = me / 4, pair = me % 4 * 2;
-            const u16 low = TRANSPOSED ? rows[8 * m + pair].words[at] : rows[8 * m + at].words[pair];
-            const u16 high = TRANSPOSED ? rows[8 * m + pair + 1].words[at] : rows[8 * m + at].words[pair + 1];
-            out.of[m] = static_cast<u32>(high) << 16 | low;
+NINFER_DEVICE void ldmatrix(u32 (&r)[COUNT], const void* shared_row) {
+    using Words = Registers<u16, 8>;
+    const Words mine = lane() < 8 * COUNT ? bits_as<Words>(read16(shared_row)) : Words{};
+    const auto got = ::ninfer_emulator::warp_collective("ldmatrix", mine, [](unsigned me, const auto& rows) {
+        const int at = static_cast<int>(me) / 4, pair = static_cast<int>(me) % 4 * 2;
+        Registers<u32, COUNT> out;
+        for (int m = 0; m < 8 * COUNT; m += 8) {
+            const u32 low = TRANSPOSED ? rows[m + pair].of[at] : rows[m + at].of[pair];
+            const u32 high = TRANSPOSED ? rows[m + pair + 1].of[at] : rows[m + at].of[pair + 1];
+            out.of[m / 8] = high << 16 | low;
         }
         return out;
     });
     for (int m = 0; m < COUNT; ++m) r[m] = got.of[m];
 }
 
-NINFER_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* shared_row NINFER_SITE) {
-    ldmatrix<4, false>(r, shared_row, site);
-}
-NINFER_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* shared_row NINFER_SITE) {
-    ldmatrix<4, true>(r, shared_row, site);
-}
-NINFER_DEVICE void ldmatrix_x2(u32 (&r)[2], const void* shared_row NINFER_SITE) {
-    ldmatrix<2, false>(r, shared_row, site);
-}
-NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row NINFER_SITE) {
-    ldmatrix<2, true>(r, shared_row, site);
-}
+NINFER_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* shared_row) { ldmatrix<4, false>(r, shared_row); }
+NINFER_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* shared_row) { ldmatrix<4, true>(r, shared_row); }
+NINFER_DEVICE void ldmatrix_x2(u32 (&r)[2], const void* shared_row) { ldmatrix<2, false>(r, shared_row); }
+NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row) { ldmatrix<2, true>(r, shared_row); }
 
-// D += A B with K in eight words of 32 bits: `dot(sum, word of A, word of B)` adds a word's products to a sum.
+// D += A B, with K in eight words of 32 bits; dot(sum, word of A, word of B) adds a word's products to a sum.
 template <class Sum, class Dot>
-NINFER_DEVICE void mma(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2], Dot dot, ::emulator::Site site) {
-    struct Operands {
-        u32 a[4];
-        u32 b[2];
-    };
-    struct Sums {
-        Sum of[4];
-    };
-    const Operands mine{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
-    const Sums before{{d[0], d[1], d[2], d[3]}};
-    const Sums after = ::emulator::collective(site, 0xffffffffu, mine, [&](const Operands* all, int me) {
-        Sums sums = before;
-        for (int i = 0; i < 4; ++i) {
-            const int row = me / 4, column = me % 4 * 2 + i % 2;
-            for (int word = 0; word < 8; ++word) {
-                const u32 from_a = all[row * 4 + word % 4].a[i / 2 + word / 4 * 2];
-                sums.of[i] = dot(sums.of[i], from_a, all[column * 4 + word % 4].b[word / 4]);
+NINFER_DEVICE void mma(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2], Dot dot) {
+    const Registers<Sum, 4> before{{d[0], d[1], d[2], d[3]}};
+    const Registers<u32, 6> mine{{a[0], a[1], a[2], a[3], b[0], b[1]}};
+    const auto after = ::ninfer_emulator::warp_collective("mma", mine, [=](unsigned me, const auto& all) {
+        const unsigned row = me / 4 * 4, column = me % 4 * 8;  // the first of the lanes that have this row, this column
+        Registers<Sum, 4> sums = before;
+        for (unsigned word = 0; word < 8; ++word) {
+            const Registers<u32, 6> rows = all[row + word % 4];
+            for (unsigned i = 0; i < 4; ++i) {
+                const Registers<u32, 6> columns = all[column + i % 2 * 4 + word % 4];
+                sums.of[i] = dot(sums.of[i], rows.of[i / 2 + word / 4 * 2], columns.of[4 + word / 4]);
             }
         }
         return sums;
@@ -80,30 +66,30 @@ NINFER_DEVICE void mma(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2], Dot do
     for (int i = 0; i < 4; ++i) d[i] = after.of[i];
 }
 
-NINFER_DEVICE void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2] NINFER_SITE) {
+NINFER_DEVICE void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     const auto dot = [](float sum, u32 x, u32 y) {
         sum += bits_as<float>(x << 16) * bits_as<float>(y << 16);
         return sum + bits_as<float>(x & 0xffff0000u) * bits_as<float>(y & 0xffff0000u);
     };
-    mma(d, a, b, dot, site);
+    mma(d, a, b, dot);
 }
 
-NINFER_DEVICE void mma_s8_16832(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2] NINFER_SITE) {
+NINFER_DEVICE void mma_s8_16832(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     const auto dot = [](i32 sum, u32 x, u32 y) {
         for (int i = 0; i < 32; i += 8) sum += static_cast<i8>(x >> i) * static_cast<i8>(y >> i);
         return sum;
     };
-    mma(d, a, b, dot, site);
+    mma(d, a, b, dot);
 }
 
-NINFER_DEVICE void mma_e4m3_16832(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2] NINFER_SITE) {
+NINFER_DEVICE void mma_e4m3_16832(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     const auto dot = [](float sum, u32 x, u32 y) {
         for (int i = 0; i < 32; i += 8) {
             sum += e4m3_to_float(static_cast<u8>(x >> i)) * e4m3_to_float(static_cast<u8>(y >> i));
         }
         return sum;
     };
-    mma(d, a, b, dot, site);
+    mma(d, a, b, dot);
 }
 
 #else

@@ -1,43 +1,14 @@
 // Names that every kernel uses, and the two worlds that kernels are compiled for: a GPU, and with NINFER_EMULATED the
-// tests' emulator on a CPU. Only the headers of this folder know the difference; kernels contain neither asm nor #if.
+// tests' emulator on a CPU, which supplies CUDA's own names before this file is read. Only the headers of this folder
+// know the difference; kernels contain neither asm nor #if.
 #pragma once
 
-#if defined(NINFER_EMULATED)
-#include <cstring>
-
-#include "emulator.hpp"
-#endif
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-// Functions that kernels call. Everything is inlined: registers cannot be handed over in arrays otherwise.
-#if defined(NINFER_EMULATED)
-#define NINFER_DEVICE static inline
-#else
+// Functions that kernels call, and member functions. All are inlined: arrays in registers cannot be handed over else.
 #define NINFER_DEVICE static __device__ __forceinline__
-#endif
-
-// In member functions, where `static` means something else.
-#if defined(NINFER_EMULATED)
-#define NINFER_MEMBER inline
-#else
 #define NINFER_MEMBER __device__ __forceinline__
-#endif
-
-// The emulator reports a kernel's own line for what its threads do together, so functions of that kind take the place
-// they are called from: NINFER_SITE (or NINFER_SITE_ALONE, as the only parameter) declares it, and NINFER_HERE (or
-// NINFER_HERE_ALONE) hands it on. On a GPU all four are empty.
-#if defined(NINFER_EMULATED)
-#define NINFER_SITE_ALONE ::emulator::Site site = ::emulator::here()
-#define NINFER_SITE , NINFER_SITE_ALONE
-#define NINFER_HERE_ALONE site
-#define NINFER_HERE , site
-#else
-#define NINFER_SITE_ALONE
-#define NINFER_SITE
-#define NINFER_HERE_ALONE
-#define NINFER_HERE
-#endif
 
 // A kernel and its one argument: NINFER_KERNEL(name, Args, max_threads) { ... args.field ... }. The host defines
 // NINFER_ARGS_<name> as the size of its own mirror of Args, or NINFER_ARGS_UNCHECKED where it has no mirror.
@@ -47,16 +18,22 @@
 #define NINFER_CHECK_ARGS(name, Args) \
     static_assert(sizeof(Args) == NINFER_ARGS_##name, "the arguments of " #name " differ from the host's");
 #endif
+#if defined(NINFER_EMULATED)
+#define NINFER_BOUNDS(name, max_threads) NINFER_EMULATOR_BOUNDS(name, max_threads)
+#else
+#define NINFER_BOUNDS(name, max_threads)
+#endif
 #define NINFER_KERNEL(name, Args, max_threads) \
     NINFER_CHECK_ARGS(name, Args)              \
+    NINFER_BOUNDS(name, max_threads)           \
     extern "C" __global__ void __launch_bounds__(max_threads) name(const Args args)
 
-// `type* var`: the block's dynamic shared memory, aligned to 128 bytes. Once per kernel.
+// `type* var`: the block's dynamic shared memory, aligned to 16 bytes. Once per kernel.
 #if defined(NINFER_EMULATED)
-#define NINFER_DYNAMIC_SHARED(type, var) type* const var = static_cast<type*>(::emulator::dynamic_shared())
+#define NINFER_DYNAMIC_SHARED(type, var) type* const var = static_cast<type*>(::ninfer_emulator::dynamic_shared())
 #else
-#define NINFER_DYNAMIC_SHARED(type, var)                                       \
-    extern __shared__ __align__(128) unsigned char ninfer_dynamic_shared[]; \
+#define NINFER_DYNAMIC_SHARED(type, var)                                   \
+    extern __shared__ __align__(16) unsigned char ninfer_dynamic_shared[]; \
     type* const var = reinterpret_cast<type*>(ninfer_dynamic_shared)
 #endif
 
@@ -77,7 +54,7 @@ constexpr float kInf = __builtin_bit_cast(float, 0x7f800000u);
 constexpr float kNan = __builtin_bit_cast(float, 0x7fc00000u);
 constexpr int kWarp = 32;
 
-// The bits of one type as another of the same size.
+// The bits of one type as those of another, of the same size.
 template <class To, class From>
 NINFER_DEVICE To bits_as(const From& from) {
     static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");

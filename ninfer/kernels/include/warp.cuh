@@ -12,43 +12,6 @@ NINFER_DEVICE int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
 
 // ---- shuffles: T is 4 or 8 bytes ------------------------------------------------------------------------
 
-#if defined(NINFER_EMULATED)
-
-// The value of lane `from(lane)` where that is a lane, else the caller's own.
-template <class T, class From>
-NINFER_DEVICE T from_lane(const T& mine, From from, ::emulator::Site site) {
-    return ::emulator::collective(site, 0xffffffffu, mine, [&](const T* all, int me) {
-        const int at = from(me);
-        return all[at < kWarp ? at : me];
-    });
-}
-
-template <class T>
-NINFER_DEVICE T shuffle(T value, int source NINFER_SITE) {
-    return from_lane(value, [=](int) { return source & (kWarp - 1); }, site);
-}
-template <class T>
-NINFER_DEVICE T shuffle_xor(T value, int mask NINFER_SITE) {
-    return from_lane(value, [=](int me) { return me ^ mask; }, site);
-}
-template <class T>
-NINFER_DEVICE T shuffle_down(T value, int distance NINFER_SITE) {
-    return from_lane(value, [=](int me) { return me + distance; }, site);
-}
-template <class T>
-NINFER_DEVICE T shuffle_up(T value, int distance NINFER_SITE) {
-    return from_lane(value, [=](int me) { return me >= distance ? me - distance : me; }, site);
-}
-NINFER_DEVICE u32 ballot(bool vote NINFER_SITE) {
-    return ::emulator::collective(site, 0xffffffffu, vote, [](const bool* all, int) {
-        u32 votes = 0;
-        for (int i = 0; i < kWarp; ++i) votes |= static_cast<u32>(all[i]) << i;
-        return votes;
-    });
-}
-
-#else
-
 template <class T>
 NINFER_DEVICE T shuffle(T value, int source) {
     return __shfl_sync(0xffffffffu, value, source);
@@ -68,18 +31,16 @@ NINFER_DEVICE T shuffle_up(T value, int distance) {
 // Bit i is lane i's vote.
 NINFER_DEVICE u32 ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
 
-#endif
-
-NINFER_DEVICE bool warp_any(bool vote NINFER_SITE) { return ballot(vote NINFER_HERE) != 0; }
-NINFER_DEVICE bool warp_all(bool vote NINFER_SITE) { return ballot(vote NINFER_HERE) == 0xffffffffu; }
+NINFER_DEVICE bool warp_any(bool vote) { return ballot(vote) != 0; }
+NINFER_DEVICE bool warp_all(bool vote) { return ballot(vote) == 0xffffffffu; }
 
 // ---- reductions -----------------------------------------------------------------------------------------
 
 // The sum over the warp, in every lane: partners 16, 8, 4, 2, 1 lanes away, in this order. T: float, double, integers.
 template <class T>
-NINFER_DEVICE T warp_sum(T value NINFER_SITE) {
+NINFER_DEVICE T warp_sum(T value) {
 #pragma unroll
-    for (int mask = kWarp / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask NINFER_HERE);
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
     return value;
 }
 
@@ -91,33 +52,33 @@ NINFER_DEVICE float greater(float a, float b) { return fmaxf(a, b); }
 
 // The greatest of the warp, in every lane; of floats, a NaN counts only where all are NaN.
 template <class T>
-NINFER_DEVICE T warp_max(T value NINFER_SITE) {
+NINFER_DEVICE T warp_max(T value) {
 #pragma unroll
-    for (int mask = kWarp / 2; mask > 0; mask /= 2) value = greater(value, shuffle_xor(value, mask NINFER_HERE));
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) value = greater(value, shuffle_xor(value, mask));
     return value;
 }
 
 // The sum over the block's THREADS, in every thread: warps first, then the warps' sums in the order of warp_sum.
 // `shared`: 32 numbers that nobody else uses during the call; free again after it.
 template <int THREADS>
-NINFER_DEVICE float block_sum(float value, float* shared NINFER_SITE) {
+NINFER_DEVICE float block_sum(float value, float* shared) {
     static_assert(THREADS % kWarp == 0 && THREADS <= 1024, "a block is up to 32 whole warps");
-    value = warp_sum(value NINFER_HERE);
+    value = warp_sum(value);
     if (lane() == 0) shared[warp()] = value;
     __syncthreads();
-    value = warp_sum(lane() < THREADS / kWarp ? shared[lane()] : 0.0f NINFER_HERE);
+    value = warp_sum(lane() < THREADS / kWarp ? shared[lane()] : 0.0f);
     __syncthreads();
     return value;
 }
 
 // The greatest of the block's THREADS, likewise.
 template <int THREADS>
-NINFER_DEVICE float block_max(float value, float* shared NINFER_SITE) {
+NINFER_DEVICE float block_max(float value, float* shared) {
     static_assert(THREADS % kWarp == 0 && THREADS <= 1024, "a block is up to 32 whole warps");
-    value = warp_max(value NINFER_HERE);
+    value = warp_max(value);
     if (lane() == 0) shared[warp()] = value;
     __syncthreads();
-    value = warp_max(lane() < THREADS / kWarp ? shared[lane()] : -kInf NINFER_HERE);
+    value = warp_max(lane() < THREADS / kWarp ? shared[lane()] : -kInf);
     __syncthreads();
     return value;
 }
