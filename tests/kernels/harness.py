@@ -44,9 +44,10 @@ class Trial:
 
 
 def routes_here(implementations: Mapping[Route, Callable[..., None]], source: Path) -> tuple[Route, ...]:
-    """The routes of an op that this machine can run, the plain AVX-512 body included; `source` is its C++ file."""
+    """The CPU routes of an op that this machine can run, the plain AVX-512 body included; `source` is its C++ file."""
     able = {*bodies(source), Route.CPU_AVX512_PLAIN} if bodies(source) else set()
-    return tuple(route for route in implementations if route not in COMPILED or route in able)
+    on_cpu = (route for route in implementations if route is not Route.CUDA)
+    return tuple(route for route in on_cpu if route not in COMPILED or route in able)
 
 
 def conform(trial: Trial, routes: Sequence[Route]) -> None:

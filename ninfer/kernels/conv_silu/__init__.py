@@ -21,7 +21,7 @@ from types import MappingProxyType
 import torch
 
 from ninfer.kernels.checks import check, check_matrix
-from ninfer.kernels.conv_silu import compiled_cpu, torch_cpu
+from ninfer.kernels.conv_silu import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.conv_silu.plan import plan
 from ninfer.kernels.dispatch import problem
 from ninfer.kernels.native import compiled_routes
@@ -30,7 +30,11 @@ from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import StateSlots, check_slots
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"conv_silu": MappingProxyType(compiled_routes(compiled_cpu.conv_silu) | {Route.CPU_TORCH: torch_cpu.conv_silu})}
+    {
+        "conv_silu": MappingProxyType(
+            compiled_routes(compiled_cpu.conv_silu) | {Route.CPU_TORCH: torch_cpu.conv_silu, Route.CUDA: cuda.conv_silu}
+        )
+    }
 )
 
 

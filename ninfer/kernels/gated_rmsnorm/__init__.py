@@ -18,7 +18,7 @@ import torch
 
 from ninfer.kernels.checks import check
 from ninfer.kernels.dispatch import problem
-from ninfer.kernels.gated_rmsnorm import compiled_cpu, torch_cpu
+from ninfer.kernels.gated_rmsnorm import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.gated_rmsnorm.plan import plan
 from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.routes import Route
@@ -26,7 +26,8 @@ from ninfer.kernels.routes import Route
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
         "gated_rmsnorm": MappingProxyType(
-            compiled_routes(compiled_cpu.gated_rmsnorm) | {Route.CPU_TORCH: torch_cpu.gated_rmsnorm}
+            compiled_routes(compiled_cpu.gated_rmsnorm)
+            | {Route.CPU_TORCH: torch_cpu.gated_rmsnorm, Route.CUDA: cuda.gated_rmsnorm}
         )
     }
 )

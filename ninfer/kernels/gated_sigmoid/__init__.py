@@ -18,7 +18,7 @@ import torch
 
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.dispatch import problem
-from ninfer.kernels.gated_sigmoid import compiled_cpu, torch_cpu
+from ninfer.kernels.gated_sigmoid import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.gated_sigmoid.plan import plan
 from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.routes import Route
@@ -26,7 +26,8 @@ from ninfer.kernels.routes import Route
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
         "gated_sigmoid": MappingProxyType(
-            compiled_routes(compiled_cpu.gated_sigmoid) | {Route.CPU_TORCH: torch_cpu.gated_sigmoid}
+            compiled_routes(compiled_cpu.gated_sigmoid)
+            | {Route.CPU_TORCH: torch_cpu.gated_sigmoid, Route.CUDA: cuda.gated_sigmoid}
         )
     }
 )

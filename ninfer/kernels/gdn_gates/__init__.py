@@ -18,13 +18,17 @@ import torch
 
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.dispatch import problem
-from ninfer.kernels.gdn_gates import compiled_cpu, torch_cpu
+from ninfer.kernels.gdn_gates import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.gdn_gates.plan import plan
 from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"gdn_gates": MappingProxyType(compiled_routes(compiled_cpu.gdn_gates) | {Route.CPU_TORCH: torch_cpu.gdn_gates})}
+    {
+        "gdn_gates": MappingProxyType(
+            compiled_routes(compiled_cpu.gdn_gates) | {Route.CPU_TORCH: torch_cpu.gdn_gates, Route.CUDA: cuda.gdn_gates}
+        )
+    }
 )
 
 

@@ -19,12 +19,16 @@ import torch
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.dispatch import problem
 from ninfer.kernels.native import compiled_routes
-from ninfer.kernels.rmsnorm import compiled_cpu, torch_cpu
+from ninfer.kernels.rmsnorm import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.rmsnorm.plan import plan
 from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"rmsnorm": MappingProxyType(compiled_routes(compiled_cpu.rmsnorm) | {Route.CPU_TORCH: torch_cpu.rmsnorm})}
+    {
+        "rmsnorm": MappingProxyType(
+            compiled_routes(compiled_cpu.rmsnorm) | {Route.CPU_TORCH: torch_cpu.rmsnorm, Route.CUDA: cuda.rmsnorm}
+        )
+    }
 )
 
 
