@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -20,7 +21,8 @@ class Segments:
         offsets: B + 1 token indices; row b owns tokens `[offsets[b], offsets[b + 1])`.
         total: T, the tokens of all rows.
         data: i32[3, B], the rows' first token indices, counts and starts: what compiled kernels read, at the time they
-            run. Whoever runs a recorded tape again writes the new starts here; `starts` stays as it was recorded.
+            run, where they run. Whoever runs a recording again writes the new starts here; `starts` stays as it was
+            recorded.
 
     Raises:
         ValueError: lengths differ, a count is not positive or a start is negative.
@@ -41,6 +43,12 @@ class Segments:
         object.__setattr__(self, "total", self.offsets[-1])
         data = torch.tensor((self.offsets[:-1], self.counts, self.starts), dtype=torch.int32)
         object.__setattr__(self, "data", data)
+
+    def reading(self, data: torch.Tensor) -> Segments:
+        """The same division, for kernels that read it from `data`, i32[3, B], into which the caller puts it."""
+        moved = copy(self)
+        object.__setattr__(moved, "data", data)
+        return moved
 
     @property
     def batch(self) -> int:

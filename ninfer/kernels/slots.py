@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -17,8 +18,8 @@ class StateSlots:
     Attributes:
         sources: one slot per row, or `ZERO`; rows may share one.
         targets: one slot per row, all different. A row's target may be its own source, never another row's.
-        data: i32[2, B], sources and targets: what compiled kernels read, at the time they run. Whoever runs a recorded
-            tape again writes the new slots here; the tuples stay as they were recorded.
+        data: i32[2, B], sources and targets: what compiled kernels read, at the time they run, where they run. Whoever
+            runs a recording again writes the new slots here; the tuples stay as they were recorded.
 
     Raises:
         ValueError: lengths differ, a slot is negative where it may not be, or a target is used twice or by another row.
@@ -39,6 +40,12 @@ class StateSlots:
             if target in self.sources[:row] + self.sources[row + 1 :]:
                 raise ValueError(f"slots: target {target} of row {row} is another row's source")
         object.__setattr__(self, "data", torch.tensor((self.sources, self.targets), dtype=torch.int32))
+
+    def reading(self, data: torch.Tensor) -> StateSlots:
+        """The same slots, for kernels that read them from `data`, i32[2, B], into which the caller puts them."""
+        moved = copy(self)
+        object.__setattr__(moved, "data", data)
+        return moved
 
 
 def check_slots(op: str, slots: int, batch: int, chosen: StateSlots) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ninfer.kernels.kv_cache.codec import KvCodec, RowFormat, decode, row_layout
-from ninfer.kernels.memory import lazy_zeros
+from ninfer.kernels.placement import HOST, Placement
 
 PAGE_TOKENS = 64
 """Tokens per page; a token at position p of its sequence is column p % 64 of the sequence's page p // 64."""
@@ -102,8 +102,8 @@ class KvPool:
             raise ValueError(f"kv pool: columns must be in [0, {PAGE_TOKENS}], got {columns}")
 
 
-def make_kv_pool(codec: KvCodec, pages: int, kv_heads: int, head_dim: int) -> KvPool:
-    """Allocate a zeroed pool on the CPU.
+def make_kv_pool(codec: KvCodec, pages: int, kv_heads: int, head_dim: int, placement: Placement = HOST) -> KvPool:
+    """Allocate a zeroed pool.
 
     Raises:
         ValueError: a count is not positive, or head_dim is no multiple of 64.
@@ -113,11 +113,11 @@ def make_kv_pool(codec: KvCodec, pages: int, kv_heads: int, head_dim: int) -> Kv
     if head_dim <= 0 or head_dim % 64:
         raise ValueError(f"kv pool: head_dim must be a positive multiple of 64, got {head_dim}")
     rows = (pages, kv_heads, PAGE_TOKENS)
-    keys, values = (_plane(side, rows, head_dim) for side in (codec.key_format, codec.value_format))
+    keys, values = (_plane(side, rows, head_dim, placement) for side in (codec.key_format, codec.value_format))
     return KvPool(codec, pages, kv_heads, head_dim, keys, values)
 
 
-def _plane(row_format: RowFormat, rows: tuple[int, int, int], head_dim: int) -> Plane:
+def _plane(row_format: RowFormat, rows: tuple[int, int, int], head_dim: int, placement: Placement) -> Plane:
     layout = row_layout(row_format, head_dim)
-    codes = lazy_zeros(*rows, layout.codes, dtype=layout.code_dtype)
-    return Plane(row_format, codes, lazy_zeros(*rows, layout.scales, dtype=layout.scale_dtype))
+    codes = placement.zeros(*rows, layout.codes, dtype=layout.code_dtype)
+    return Plane(row_format, codes, placement.zeros(*rows, layout.scales, dtype=layout.scale_dtype))

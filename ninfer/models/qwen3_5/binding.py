@@ -7,18 +7,19 @@ Uses, in a format that its consumer takes. Errors name the parameter.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ninfer.artifact.codec import Decoded
 from ninfer.artifact.directory import Directory, Part, Use
 from ninfer.artifact.formats import known_format
 from ninfer.artifact.reader import ArtifactReader
 from ninfer.errors import ArtifactError
+from ninfer.kernels.placement import HOST, Placement, Stored, borrow
 from ninfer.kernels.weights import LinearWeight, TableWeight, WeightView, prepare_linear, prepare_table
 from ninfer.models.qwen3_5.config import ModelConfig
 from ninfer.models.qwen3_5.inventory import RESOURCE_ROLES, ParameterSpec, component_inventory
@@ -43,12 +44,41 @@ def read_config(directory: Directory, where: str) -> ModelConfig:
     return model
 
 
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object of an artifact, for a placement to take. Implements Stored."""
+
+    reader: ArtifactReader
+    id: str
+
+    @property
+    def size(self) -> int:
+        return self.reader.directory.object(self.id).bytes
+
+    def whole(self) -> NDArray[np.uint8]:
+        return self.reader.read_object(self.id)
+
+    def part(self, begin: int, end: int) -> NDArray[np.uint8]:
+        return self.reader.read_range(self.id, begin, end)
+
+
+def _mapped(stored: Stored) -> torch.Tensor:
+    return borrow(stored.whole())
+
+
 @dataclass(slots=True)
 class Binder:
-    """Prepares weights of one artifact by parameter name. Check with `check` before preparing."""
+    """Prepares weights of one artifact by parameter name. Check with `check` before preparing.
+
+    Attributes:
+        placement: where they are to live.
+        bring: what takes encoded objects there, see `Placement.uploading`.
+    """
 
     reader: ArtifactReader
     where: str
+    placement: Placement = HOST
+    bring: Callable[[Stored], torch.Tensor] = _mapped
     _uses: Mapping[str, Mapping[str, Use]] = field(init=False)
     _inventories: dict[str, tuple[ParameterSpec, ...]] = field(init=False, default_factory=dict)
     _matrices: dict[str, WeightView] = field(init=False, default_factory=dict)
@@ -95,7 +125,7 @@ class Binder:
 
     def dense(self, name: str) -> torch.Tensor:
         """A direct parameter as fp32, in its stored shape."""
-        return torch.from_numpy(np.array(self.reader.decode_parameter(name), dtype=np.float32))
+        return self._placed(self.reader.decode_parameter(name))
 
     def views(self, name: str) -> tuple[WeightView, ...]:
         """The parts of a matrix parameter as row ranges of their objects."""
@@ -120,7 +150,7 @@ class Binder:
         if len(tensor.shape) != 2:
             raise ArtifactError(f"{self.where}: {name}: bound to {list(tensor.shape)}, expected a matrix")
         rows, columns = tensor.shape
-        return WeightView(fmt, (rows, columns), 0, rows, _borrow(self.reader.read_object(object_id)))
+        return WeightView(fmt, (rows, columns), 0, rows, self.bring(StoredObject(self.reader, object_id)))
 
     def _inventory(self, model: ModelConfig, component: str) -> tuple[ParameterSpec, ...]:
         if component not in self._inventories:
@@ -141,7 +171,10 @@ class Binder:
         binding = use.auxiliaries.get(HADAMARD_SIGNS)
         if binding is None:
             return None
-        return torch.from_numpy(np.array(self.reader.decode_binding(binding), dtype=np.float32)).reshape(-1)
+        return self._placed(self.reader.decode_binding(binding)).reshape(-1)
+
+    def _placed(self, values: Decoded) -> torch.Tensor:
+        return self.placement.upload(torch.from_numpy(np.array(values, dtype=np.float32)))
 
     def _check_parameter(self, spec: ParameterSpec) -> None:
         directory = self.reader.directory
@@ -187,10 +220,3 @@ def _allows_a8(uses: Collection[Use]) -> bool:
     """Whether there are Uses and all of them permit 8-bit activations; one without a policy permits nothing."""
     policies = [use.activation_policy for use in uses]
     return bool(policies) and all(policy is not None and 8 in policy.widths for policy in policies)
-
-
-def _borrow(data: NDArray[np.uint8]) -> torch.Tensor:
-    """The same memory as a tensor. It is mapped read-only, which torch warns of; ops only read weights."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(data)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ninfer.kernels.kv_cache import KvCodec, KvPool, make_kv_pool
-from ninfer.kernels.memory import lazy_zeros
+from ninfer.kernels.placement import HOST, Placement
 from ninfer.models.qwen3_5.config import LayerType, TextConfig
 
 
@@ -33,12 +33,14 @@ class ModelState:
         return pools + sum(image.state.nbytes + image.history.nbytes for image in self.gdn)
 
 
-def allocate_state(config: TextConfig, codec: KvCodec, pages: int, images: int) -> ModelState:
+def allocate_state(
+    config: TextConfig, codec: KvCodec, pages: int, images: int, placement: Placement = HOST
+) -> ModelState:
     """Pools of `pages` pages of 64 tokens and `images` state images for every layer of `config`."""
     layers = config.layer_types
     return ModelState(
-        kv=tuple(_pool(config, codec, pages) for layer in layers if layer is LayerType.ATTENTION),
-        gdn=tuple(_images(config, images) for layer in layers if layer is LayerType.GDN),
+        kv=tuple(_pool(config, codec, pages, placement) for layer in layers if layer is LayerType.ATTENTION),
+        gdn=tuple(_images(config, images, placement) for layer in layers if layer is LayerType.GDN),
     )
 
 
@@ -51,15 +53,15 @@ def image_bytes(config: TextConfig) -> int:
     return max(1, 4 * elements * config.layer_types.count(LayerType.GDN))
 
 
-def _pool(config: TextConfig, codec: KvCodec, pages: int) -> KvPool:
+def _pool(config: TextConfig, codec: KvCodec, pages: int, placement: Placement) -> KvPool:
     assert config.attention is not None
-    return make_kv_pool(codec, pages, config.attention.kv_heads, config.attention.head_dim)
+    return make_kv_pool(codec, pages, config.attention.kv_heads, config.attention.head_dim, placement)
 
 
-def _images(config: TextConfig, images: int) -> GdnImages:
+def _images(config: TextConfig, images: int, placement: Placement) -> GdnImages:
     c = config.gdn
     assert c is not None
     return GdnImages(
-        state=lazy_zeros(images, c.value_heads, c.value_dim, c.key_dim),
-        history=lazy_zeros(images, c.conv_taps - 1, c.conv_width),
+        state=placement.zeros(images, c.value_heads, c.value_dim, c.key_dim),
+        history=placement.zeros(images, c.conv_taps - 1, c.conv_width),
     )
