@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ninfer.types import EngineOptions, Prompt
 
 if TYPE_CHECKING:
-    from ninfer.cli.machine import CompiledKernels
+    from ninfer.cli.machine import CompiledKernels, CudaPart
     from ninfer.convert import ConvertProgress, ConvertReport
     from ninfer.engine import Engine, RenderedPrompt, Scorer
 
@@ -72,3 +72,14 @@ def compiled_kernels() -> CompiledKernels:
     except native.BuildError as error:
         return CompiledKernels(None, compiler, cache, str(error))
     return CompiledKernels(body, compiler, cache, None)
+
+
+def cuda_parts() -> tuple[CudaPart, ...]:
+    """What CUDA needs on this machine, and what of it is missing. CuPy is looked for and not loaded."""
+    from ninfer.cli.machine import CudaPart
+
+    try:
+        from ninfer.kernels.jit.parts import parts
+    except ImportError as error:
+        return (CudaPart(error.name or "torch", None, f"{error.name} is not installed"),)
+    return tuple(CudaPart(part.name, part.found, part.remedy) for part in parts())

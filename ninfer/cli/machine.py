@@ -82,6 +82,21 @@ class CompiledKernels:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaPart:
+    """One thing that CUDA needs.
+
+    Attributes:
+        name: as in "driver".
+        found: what is there; None where nothing is.
+        remedy: what is wrong and what to do; None where nothing is wrong.
+    """
+
+    name: str
+    found: str | None
+    remedy: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """Everything `ninfer doctor` reports. `libraries` maps names to versions, None if not installed."""
 
@@ -95,15 +110,15 @@ class Machine:
     gpus: tuple[str, ...]
     libraries: Mapping[str, str | None]
     demo_model: str | None
+    cuda: tuple[CudaPart, ...]
     devices: tuple[Device, ...]
 
 
 def examine() -> Machine:
     """Look at the machine. Nothing here fails: what cannot be found out is None or empty."""
-    gpus = _gpus()
     libraries = {name: installed(name) for name in (*_LIBRARIES, *_EXTRAS)}
     libraries["cupy"] = next((found for found in map(installed, _CUPY) if found), None)
-    demo, kernels = demo_model(), factories.compiled_kernels()
+    demo, kernels, cuda = demo_model(), factories.compiled_kernels(), factories.cuda_parts()
     return Machine(
         ninfer=__version__,
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -112,10 +127,11 @@ def examine() -> Machine:
         memory=read_memory(),
         compiler=_compiler(),
         kernels=kernels,
-        gpus=gpus,
+        gpus=_gpus(),
         libraries=libraries,
         demo_model=str(demo) if demo.is_file() else None,
-        devices=_devices(libraries["torch"], kernels, gpus),
+        cuda=cuda,
+        devices=_devices(libraries["torch"], kernels, cuda),
     )
 
 
@@ -127,11 +143,12 @@ def installed(distribution: str) -> str | None:
         return None
 
 
-def _devices(torch: str | None, kernels: CompiledKernels, gpus: tuple[str, ...]) -> tuple[Device, ...]:
+def _devices(torch: str | None, kernels: CompiledKernels, cuda: tuple[CudaPart, ...]) -> tuple[Device, ...]:
     routes = f"compiled kernels ({kernels.body})" if kernels.body else "torch routes, which are slower"
     cpu = Device("cpu", torch is not None, routes if torch else "torch is not installed: pip install torch")
-    found = f"{len(gpus)} GPU(s) found, but " if gpus else "no GPU found, and "
-    return (cpu, Device("cuda", False, f"{found}this release computes on the CPU only"))
+    wrong = [part.name for part in cuda if part.remedy]
+    gpu = next((part.found for part in cuda if part.name == "GPU" and part.found), "no GPU is seen")
+    return (cpu, Device("cuda", not wrong, f"see {', '.join(wrong)} under CUDA" if wrong else gpu))
 
 
 def _cpu() -> Cpu:

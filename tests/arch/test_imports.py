@@ -90,6 +90,9 @@ ROOMS = (
     Room(INVENTORY + "*", (ERRORS, TYPES, *FORMATS, *MODEL_FACTS)),
     Room("ninfer.models.qwen3_5.config_fields", (ERRORS, TYPES, *FORMATS)),
     Room("ninfer.models", (ERRORS, TYPES, "ninfer.artifact", "ninfer.kernels", "ninfer.models"), ("torch", "numpy")),
+    # What compiles and launches kernels knows no op; CuPy is one module's affair.
+    Room("ninfer.kernels.jit.driver", (ERRORS, "ninfer.kernels.jit"), ("torch", "cupy_backends")),
+    Room("ninfer.kernels.jit", (ERRORS, "ninfer.kernels.native.build"), ("torch",)),
     Room(
         "ninfer.kernels",
         (ERRORS, TYPES, *FORMATS, "ninfer.artifact.codec", "ninfer.artifact.floats", "ninfer.kernels"),
@@ -172,7 +175,12 @@ def test_kernel_oracles_import_no_sibling() -> None:
 
 def test_cupy_enters_through_one_door() -> None:
     doors = {item.importer for item in ALL_IMPORTS if item.target.partition(".")[0] in ("cupy", "cupy_backends")}
-    assert doors <= {"ninfer.kernels.jit"}
+    assert doors == {"ninfer.kernels.jit.driver"}
+
+
+def test_cupy_is_loaded_when_a_gpu_is_opened() -> None:
+    for node in ast.parse(MODULES["ninfer.kernels.jit.driver"].read_text(encoding="utf-8")).body:
+        assert not any(target.startswith("cupy") for target in targets(node))
 
 
 def test_commands_load_libraries_only_when_they_run() -> None:

@@ -67,6 +67,30 @@ def test_a_machine_without_a_compiler_is_told_what_to_install(tmp_path: Path) ->
     assert done.stderr == ""
 
 
+def test_what_cuda_lacks_is_named_with_its_remedy(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, lacking = machine.CudaPart("driver", "for CUDA 13.0", None), machine.CudaPart("CuPy", None, "pip install it")
+    monkeypatch.setattr(machine.factories, "cuda_parts", lambda: (there, lacking))
+    report = json.loads(invoke("doctor", "--json").stdout)
+    assert report["cuda"][1] == {"name": "CuPy", "found": None, "remedy": "pip install it"}
+    assert report["devices"][1] == {"name": "cuda", "usable": False, "reason": "see CuPy under CUDA"}
+    shown = invoke("doctor").stdout
+    assert "for CUDA 13.0" in shown
+    assert "pip install it" in shown
+
+
+def test_a_gpu_with_every_part_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = (machine.CudaPart("driver", "for CUDA 13.0", None), machine.CudaPart("GPU", "NVIDIA H200", None))
+    monkeypatch.setattr(machine.factories, "cuda_parts", lambda: parts)
+    assert machine.examine().devices[1] == machine.Device("cuda", True, "NVIDIA H200")
+
+
+def test_looking_for_cuda_loads_no_cupy() -> None:
+    script = "import sys; from ninfer.cli.factories import cuda_parts; cuda_parts(); print([*sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert "torch" in done.stdout
+    assert "cupy" not in done.stdout
+
+
 def test_memory_agrees_with_the_operating_system() -> None:
     found = machine.read_memory()
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

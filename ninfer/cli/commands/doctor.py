@@ -28,6 +28,7 @@ def doctor(
     console = table_console()
     console.print(_machine_table(machine))
     console.print(_library_table(machine))
+    console.print(_cuda_table(machine))
     console.print(_device_table(machine))
 
 
@@ -62,6 +63,13 @@ def _library_table(machine: Machine) -> Table:
     table.add_row("python", machine.python)
     for name, version in machine.libraries.items():
         table.add_row(name, version or "not installed")
+    return table
+
+
+def _cuda_table(machine: Machine) -> Table:
+    table = _table("CUDA")
+    for part in machine.cuda:
+        table.add_row(part.name, "; ".join(filter(None, (part.found, part.remedy))) or "not looked for")
     return table
 
 
