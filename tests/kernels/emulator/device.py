@@ -1,0 +1,169 @@
+"""The emulated device."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+
+from ninfer.kernels.jit import CudaSource, DeviceFacts, Launch
+from ninfer.kernels.jit.recording import RecordingDevice
+from tests.kernels.emulator import memory, places
+from tests.kernels.emulator.modules import Module, Range, Segments, load, runtime
+
+Mode = Literal["fast", "check"]
+Order = Literal["fifo", "lifo", "random", "sticky"]
+CpAsync = Literal["late", "eager"]
+_ORDERS: tuple[Order, ...] = ("fifo", "lifo", "random", "sticky")
+_FRAMES = 12
+_MOST_THREADS = 1024
+_LARGEST_GRID = (2**31 - 1, 65535, 65535)
+_LARGEST_BLOCK = (1024, 1024, 64)
+
+
+class EmulatorError(AssertionError):
+    """A kernel did what it must not; says which kernel, block and thread, and where in the source."""
+
+
+class _Spec(ctypes.Structure):
+    _fields_ = (
+        ("kernel", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("module", ctypes.POINTER(Segments)),
+        ("legal", ctypes.POINTER(Range)),
+        ("legal_count", ctypes.c_uint64),
+        ("fixed", Range),
+        ("seed", ctypes.c_uint64),
+        ("seconds", ctypes.c_double),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("dynamic_bytes", ctypes.c_uint32),
+        ("order", ctypes.c_int32),
+        ("eager", ctypes.c_int32),
+        ("check", ctypes.c_int32),
+    )
+
+
+class Fault(ctypes.Structure):
+    """What went wrong; mirrors the runtime's."""
+
+    _fields_ = (
+        ("text", ctypes.c_char * 1024),
+        ("block", ctypes.c_uint32 * 3),
+        ("thread", ctypes.c_uint32 * 3),
+        ("placed", ctypes.c_int32),
+        ("frames", ctypes.c_uint64 * _FRAMES),
+        ("other", ctypes.c_uint64),
+    )
+
+
+class Emulator(RecordingDevice):
+    """Runs kernels on the CPU, on ordinary CPU tensors.
+
+    Args:
+        mode: "check" watches every access to memory; "fast" only what costs nothing.
+        order: which threads of a block run first, and which blocks.
+        cp_async: when asynchronous copies happen: as late as they may, or at once.
+        seed: of the random orders, and of what shared memory holds before it is written.
+        seconds: of processor time that one launch may take.
+        facts: what plans are told of the device.
+    """
+
+    _one_launch = threading.Lock()  # the runtime library has one set of fibres
+    _modules: dict[object, Module] = {}
+
+    def __init__(
+        self,
+        mode: Mode = "fast",
+        order: Order = "fifo",
+        cp_async: CpAsync = "late",
+        seed: int = 0,
+        seconds: float = 120.0,
+        facts: DeviceFacts = DeviceFacts(arch=80, multiprocessors=4, shared_bytes=100 * 1024),
+    ) -> None:
+        assert mode in ("fast", "check"), f"no mode {mode}"
+        assert cp_async in ("late", "eager"), f"no cp_async {cp_async}"
+        self._check, self._order, self._eager = mode == "check", _ORDERS.index(order), cp_async == "eager"
+        self._seed, self._seconds, self._facts = seed, seconds, facts
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What was given."""
+        return self._facts
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """True of CPU tensors."""
+        return tensor.device.type == "cpu"
+
+    def prepare(self, source: CudaSource, macros: Mapping[str, int]) -> None:
+        """Compile and load a source."""
+        self._module(source, macros)
+
+    def run_launch(
+        self, source: CudaSource, kernel: str, how: Launch, args: ctypes.Structure, keep: tuple[object, ...]
+    ) -> None:
+        """Run one kernel.
+
+        Raises:
+            CudaError: the source does not compile.
+            EmulatorError: the kernel, or the launch, is at fault.
+        """
+        module = self._module(source, how.macros)
+        _require_legal(kernel, how, module.most_threads[kernel], self._facts)
+        legal = memory.ranges(keep) if self._check else []
+        spec = _Spec(
+            kernel=module.kernels[kernel],
+            args=ctypes.addressof(args),
+            module=ctypes.pointer(module.segments),
+            legal=(Range * len(legal))(*legal),
+            legal_count=len(legal),
+            fixed=module.shared,
+            seed=self._seed,
+            seconds=self._seconds,
+            grid=how.grid,
+            block=how.block,
+            dynamic_bytes=how.shared,
+            order=self._order,
+            eager=self._eager,
+            check=self._check,
+        )
+        fault = Fault()
+        with self._one_launch:
+            fine = runtime().emulator_run(ctypes.byref(spec), ctypes.byref(fault))
+        if not fine:
+            raise EmulatorError(_message(kernel, fault, module, source))
+
+    def _module(self, source: CudaSource, macros: Mapping[str, int]) -> Module:
+        stat = source.path.stat()
+        sizes = tuple((name, ctypes.sizeof(args)) for name, args in source.kernels.items())
+        key = (source.path, stat.st_mtime_ns, stat.st_size, sizes, tuple(sorted(macros.items())), self._check)
+        if key not in self._modules:
+            self._modules[key] = load(source, macros, self._check)
+        return self._modules[key]
+
+
+def _require_legal(kernel: str, how: Launch, most_threads: int, facts: DeviceFacts) -> None:
+    threads = how.block[0] * how.block[1] * how.block[2]
+    shape = f"{kernel}: grid {how.grid}, block {how.block}, {how.shared} bytes of shared memory:"
+    if not 0 < threads <= min(most_threads, _MOST_THREADS):
+        raise EmulatorError(f"{shape} the kernel takes up to {most_threads} threads")
+    pairs = (*zip(how.grid, _LARGEST_GRID, strict=True), *zip(how.block, _LARGEST_BLOCK, strict=True))
+    if any(not 0 < size <= largest for size, largest in pairs):
+        raise EmulatorError(f"{shape} the largest are {_LARGEST_GRID} and {_LARGEST_BLOCK}")
+    if how.shared > facts.shared_bytes:
+        raise EmulatorError(f"{shape} the device has {facts.shared_bytes}")
+
+
+def _message(kernel: str, fault: Fault, module: Module, source: CudaSource) -> str:
+    text = fault.text.decode(errors="replace")
+    if not fault.placed:
+        return f"{kernel}: {text}"
+    place = places.describe(module.path, module.segments.base, [frame for frame in fault.frames if frame], source.path)
+    other = places.describe(module.path, module.segments.base, [fault.other], source.path) if fault.other else ""
+    return (
+        f"{kernel}: {text}{f' in {other}' if other else ''}; "
+        f"thread {tuple(fault.thread)} of block {tuple(fault.block)} at {place or 'an unknown place'}"
+    )

@@ -1,0 +1,448 @@
+// The emulator's runtime library: runs a grid block after block, the threads of a block as fibres.
+#include "state.hpp"
+
+#include <link.h>
+#include <sys/mman.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace emulator {
+
+State state;
+
+namespace {
+
+Range own_stack() {
+    const auto begin = reinterpret_cast<uintptr_t>(state.stacks) + state.current->rank * kStackBytes;
+    return {begin + kPageBytes, begin + kStackBytes};
+}
+
+/// The return addresses in the module, along the frame pointers.
+void walk(void* frame, uint64_t pc, Trace& trace) {
+    int count = 0;
+    const Range stack = own_stack();
+    if (pc && state.spec.module->text.has(pc)) trace.frames[count++] = pc + 1;
+    auto* at = static_cast<uintptr_t*>(frame);
+    while (count < kFrames && stack.has(reinterpret_cast<uintptr_t>(at), 16) && at[1]) {
+        if (state.spec.module->text.has(at[1])) trace.frames[count++] = at[1];
+        if (at[0] <= reinterpret_cast<uintptr_t>(at)) break;
+        at = reinterpret_cast<uintptr_t*>(at[0]);
+    }
+}
+
+}  // namespace
+
+void fail_at(void* frame, uint64_t pc, uint64_t other, const char* text) {
+    Fault& fault = *state.fault;
+    std::memset(&fault, 0, sizeof fault);
+    std::snprintf(fault.text, sizeof fault.text, "%s", text);
+    const Fibre* fibre = state.current;
+    fault.other = other;
+    fault.placed = fibre != nullptr;
+    if (fibre) {
+        const uint3 block = state.block, thread = fibre->index;
+        const uint32_t where[2][3] = {{block.x, block.y, block.z}, {thread.x, thread.y, thread.z}};
+        std::memcpy(fault.block, where[0], sizeof fault.block);
+        std::memcpy(fault.thread, where[1], sizeof fault.thread);
+        walk(frame, pc, fault.trace);
+    }
+    Context abandoned;
+    change(abandoned, state.main);
+    __builtin_unreachable();
+}
+
+void fail(const char* format, ...) {
+    char text[sizeof state.fault->text];
+    va_list list;
+    va_start(list, format);
+    std::vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    fail_at(__builtin_frame_address(0), 0, 0, text);
+}
+
+namespace {
+
+const char* base_name(const char* path) {
+    const char* slash = std::strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/// Nobody can go on: says for each place how many wait there, and whom they miss.
+[[noreturn]] void deadlock() {
+    char text[sizeof state.fault->text];
+    size_t used = std::snprintf(text, sizeof text, "deadlock");
+    for (unsigned i = 0; i < state.threads && used + 200 < sizeof text; ++i) {
+        Fibre& fibre = state.fibres[i];
+        if (fibre.exited || fibre.wait == Wait::kNothing) continue;
+        const Meeting meeting = fibre.meeting;
+        const Wait wait = fibre.wait;
+        unsigned count = 0;
+        for (unsigned j = i; j < state.threads; ++j) {
+            Fibre& other = state.fibres[j];
+            const bool same = other.wait == wait && other.meeting.line == meeting.line &&
+                              !std::strcmp(other.meeting.file, meeting.file);
+            if (!same) continue;
+            other.wait = Wait::kNothing;
+            ++count;
+        }
+        used += std::snprintf(text + used, sizeof text - used, "%s %u threads (first %u) wait at %s in %s:%d",
+                              used == 8 ? ":" : ";", count, i, meeting.name, base_name(meeting.file), meeting.line);
+        if (wait == Wait::kWarp)
+            used += std::snprintf(text + used, sizeof text - used, " for lanes 0x%08x", meeting.mask);
+    }
+    fail_at(nullptr, 0, 0, text);
+}
+
+/// Let others run until somebody makes this fibre ready. With nobody left: back to the launch.
+void rest() {
+    Fibre* me = state.current;
+    Fibre* next = take_ready();
+    if (!next) {
+        if (state.exited < state.threads) deadlock();
+        Context abandoned;
+        change(abandoned, state.main);
+    }
+    if (next != me) {
+        state.current = next;
+        change(me->context, next->context);
+    }
+    if (state.expired) fail("time limit: the launch ran for more than %g seconds", state.spec.seconds);
+}
+
+void land(Fibre& fibre, uint32_t groups) {
+    size_t kept = 0;
+    for (const Copy& copy : fibre.copies) {
+        if (copy.group >= groups) {
+            fibre.copies[kept++] = copy;
+            continue;
+        }
+        if (!state.spec.eager) {
+            std::memcpy(copy.shared, copy.global, copy.valid);
+            std::memset(static_cast<char*>(copy.shared) + copy.valid, 0, copy.bytes - copy.valid);
+        }
+        if (state.spec.check) check_copy_lands(copy);
+    }
+    fibre.copies.resize(kept);
+}
+
+void leave_block() {
+    Fibre& me = *state.current;
+    land(me, ~0u);
+    me.exited = true;
+    Warp& warp = state.warp[me.warp];
+    warp.exited |= 1u << me.lane;
+    warp.readers[me.buffer] &= ~(1u << me.lane);
+    ++state.exited;
+    if (state.arrived)
+        fail("divergent barrier: this thread exited, %u others wait at %s in %s:%d", state.arrived, state.meeting.name,
+             base_name(state.meeting.file), state.meeting.line);
+}
+
+void fibre_main() {
+    state.spec.kernel(state.spec.args);
+    leave_block();
+    rest();
+}
+
+bool same_place(const Meeting& a, const Meeting& b) {
+    return a.line == b.line && (a.file == b.file || !std::strcmp(a.file, b.file)) && !std::strcmp(a.name, b.name);
+}
+
+bool same_meeting(const Meeting& a, const Meeting& b) {
+    return a.mask == b.mask && a.bytes == b.bytes && same_place(a, b);
+}
+
+Fibre& of_warp(unsigned warp, unsigned lane) { return state.fibres[warp * kLanes + lane]; }
+
+void check_mask(const Fibre& me, const Warp& warp, const Meeting& meeting) {
+    const unsigned mask = meeting.mask;
+    if (!(mask >> me.lane & 1)) fail("%s: mask 0x%08x lacks the lane that calls", meeting.name, mask);
+    if (mask & ~warp.present)
+        fail("%s: mask 0x%08x names lane %d, which the block does not have", meeting.name, mask,
+             __builtin_ctz(mask & ~warp.present));
+    if (mask & warp.exited)
+        fail("%s: mask 0x%08x names lane %d, which has exited", meeting.name, mask, __builtin_ctz(mask & warp.exited));
+}
+
+/// Fails where a lane of the mask waits for me elsewhere: neither can ever go on.
+void check_others(const Fibre& me, const Warp& warp, const Meeting& meeting) {
+    for (unsigned left = warp.waiting & meeting.mask; left; left &= left - 1) {
+        const Fibre& other = of_warp(me.warp, static_cast<unsigned>(__builtin_ctz(left)));
+        if (same_meeting(other.meeting, meeting)) {
+            if ((warp.waiting & meeting.mask) != meeting.mask) return;
+        } else if (other.meeting.mask >> me.lane & 1) {
+            fail("lanes of one warp meet at different places: %s for lanes 0x%08x, but lane %u waits at %s in %s:%d for "
+                 "lanes 0x%08x",
+                 meeting.name, meeting.mask, other.lane, other.meeting.name, base_name(other.meeting.file),
+                 other.meeting.line, other.meeting.mask);
+        }
+    }
+}
+
+bool complete(const Fibre& me, const Warp& warp) {
+    if ((warp.waiting & me.meeting.mask) != me.meeting.mask) return false;
+    for (unsigned left = me.meeting.mask; left; left &= left - 1)
+        if (!same_meeting(of_warp(me.warp, static_cast<unsigned>(__builtin_ctz(left))).meeting, me.meeting)) return false;
+    return true;
+}
+
+char* published(unsigned warp, unsigned buffer) {
+    return state.payloads + (warp * kBuffers + buffer) * kLanes * EMULATOR_PAYLOAD_BYTES;
+}
+
+/// Hands everybody's payload to all, in a buffer that nobody reads any more, and lets the others go on. Who brings
+/// nothing is at a barrier.
+void publish(const Fibre& me, Warp& warp) {
+    const unsigned mask = me.meeting.mask, bytes = me.meeting.bytes;
+    if (state.spec.check && !bytes) check_warp_barrier(me.warp, mask);
+    unsigned buffer = 0;
+    while (warp.readers[buffer]) ++buffer;
+    warp.readers[buffer] = mask;
+    warp.waiting &= ~mask;
+    char* slots = published(me.warp, buffer);
+    for (unsigned left = mask; left; left &= left - 1) {
+        const auto lane = static_cast<unsigned>(__builtin_ctz(left));
+        Fibre& fibre = of_warp(me.warp, lane);
+        std::memcpy(slots + lane * bytes, fibre.payload, bytes);
+        fibre.buffer = buffer;
+        fibre.wait = Wait::kNothing;
+        if (&fibre != &me) make_ready(fibre);
+    }
+}
+
+void run_block() {
+    const Spec& spec = state.spec;
+    state.exited = state.arrived = state.votes = 0;
+    ready_clear();
+    std::memset(state.warp, 0, sizeof state.warp[0] * state.warps);
+    // Two poisons: one is NaN in every float format, the other is finite in all.
+    const int poison = (state.block_number + spec.seed) % 2 ? 0x3c : 0xff;
+    std::memset(state.dynamic, poison, spec.dynamic_bytes);
+    std::memset(reinterpret_cast<void*>(spec.fixed.begin), poison, spec.fixed.end - spec.fixed.begin);
+    for (unsigned rank = 0; rank < state.threads; ++rank) {
+        Fibre& fibre = state.fibres[rank];
+        fibre.exited = false;
+        fibre.wait = Wait::kNothing;
+        fibre.buffer = kNoBuffer;
+        fibre.groups = 0;
+        fibre.copies.clear();
+        state.warp[fibre.warp].present |= 1u << fibre.lane;
+        // Stacks begin at different places in their pages, or all would fight for the same lines of the cache.
+        char* end = state.stacks + (rank + 1) * kStackBytes - rank * 192 % kPageBytes;
+        prepare(fibre.context, state.stacks + rank * kStackBytes + kPageBytes, end, fibre_main);
+        make_ready(fibre);
+    }
+    if (spec.check) check_block();
+    state.current = take_ready();
+    change(state.main, state.current->context);
+}
+
+void map_pool() {
+    const size_t stacks = kThreads * kStackBytes;
+    const size_t payloads = kWarps * kBuffers * kLanes * EMULATOR_PAYLOAD_BYTES;
+    state.pool_bytes = stacks + payloads + 2 * kPageBytes + kDynamicBytes + kPageBytes;
+    void* pool = mmap(nullptr, state.pool_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pool == MAP_FAILED) return;
+    state.pool = state.stacks = static_cast<char*>(pool);
+    for (unsigned i = 0; i < kThreads; ++i) mprotect(state.stacks + i * kStackBytes, kPageBytes, PROT_NONE);
+    state.payloads = state.stacks + stacks;
+    state.dynamic_end = state.pool + state.pool_bytes - kPageBytes;
+    mprotect(state.dynamic_end, kPageBytes, PROT_NONE);
+    mprotect(state.dynamic_end - kDynamicBytes - kPageBytes, kPageBytes, PROT_NONE);
+}
+
+void number_fibres() {
+    const uint32_t* shape = state.spec.block;
+    state.threads = shape[0] * shape[1] * shape[2];
+    state.warps = (state.threads + kLanes - 1) / kLanes;
+    for (unsigned rank = 0; rank < state.threads; ++rank) {
+        Fibre& fibre = state.fibres[rank];
+        fibre.rank = rank;
+        fibre.lane = rank % kLanes;
+        fibre.warp = rank / kLanes;
+        fibre.index = {rank % shape[0], rank / shape[0] % shape[1], rank / shape[0] / shape[1]};
+    }
+}
+
+/// The place of the i-th block to run. Blocks run in their order, backwards, or from anywhere with a stride.
+uint64_t block_at(uint64_t i, uint64_t blocks) {
+    if (state.spec.order == kFifo) return i;
+    if (state.spec.order == kLifo) return blocks - 1 - i;
+    static constexpr uint64_t kStride = 0x9E3779B1;  // prime, so that every block has its turn
+    return blocks % kStride ? (i * kStride + state.spec.seed) % blocks : i;
+}
+
+void run_grid() {
+    const uint32_t* grid = state.spec.grid;
+    const uint64_t blocks = uint64_t{grid[0]} * grid[1] * grid[2];
+    for (uint64_t i = 0; i < blocks && !state.fault->text[0]; ++i) {
+        const uint64_t number = block_at(i, blocks);
+        state.block_number = number;
+        state.block = {static_cast<unsigned>(number % grid[0]), static_cast<unsigned>(number / grid[0] % grid[1]),
+                       static_cast<unsigned>(number / grid[0] / grid[1])};
+        run_block();
+    }
+}
+
+}  // namespace
+
+void guard_begin();  // signals.cpp
+void guard_end();
+
+}  // namespace emulator
+
+using namespace emulator;
+
+extern "C" {
+
+EMULATOR_EXPORT uint3 emulator_thread_index() { return state.current->index; }
+EMULATOR_EXPORT uint3 emulator_block_index() { return state.block; }
+EMULATOR_EXPORT uint3 emulator_block_shape() {
+    return {state.spec.block[0], state.spec.block[1], state.spec.block[2]};
+}
+EMULATOR_EXPORT uint3 emulator_grid_shape() { return {state.spec.grid[0], state.spec.grid[1], state.spec.grid[2]}; }
+EMULATOR_EXPORT unsigned emulator_lane() { return state.current->lane; }
+EMULATOR_EXPORT void* emulator_dynamic_shared() { return state.dynamic; }
+
+EMULATOR_EXPORT const void* emulator_warp_arrive(const void* payload, unsigned bytes, unsigned mask, const char* name,
+                                                 const char* file, int line) {
+    Fibre& me = *state.current;
+    Warp& warp = state.warp[me.warp];
+    me.meeting = {name, file, line, mask, bytes};
+    me.payload = payload;
+    warp.readers[me.buffer] &= ~(1u << me.lane);
+    check_mask(me, warp, me.meeting);
+    check_others(me, warp, me.meeting);
+    warp.waiting |= 1u << me.lane;
+    me.wait = Wait::kWarp;
+    if (complete(me, warp))
+        publish(me, warp);
+    else
+        rest();
+    return published(me.warp, me.buffer);
+}
+
+EMULATOR_EXPORT void emulator_absent_lane(unsigned lane, const char* name) {
+    fail("%s: takes the value of lane %u, which is not in its mask", name, lane);
+}
+
+EMULATOR_EXPORT void emulator_sync_warp(unsigned mask, const char* file, int line) {
+    emulator_warp_arrive(nullptr, 0, mask, "__syncwarp", file, line);
+}
+
+EMULATOR_EXPORT int emulator_sync_threads(int predicate, const char* name, const char* file, int line) {
+    Fibre& me = *state.current;
+    me.meeting = {name, file, line, 0, 0};
+    if (state.exited) fail("divergent barrier: %s, but %u threads have exited", name, state.exited);
+    if (!state.arrived) state.meeting = me.meeting;
+    if (!same_place(state.meeting, me.meeting))
+        fail("divergent barrier: %s, but %u threads wait at %s in %s:%d", name, state.arrived, state.meeting.name,
+             base_name(state.meeting.file), state.meeting.line);
+    state.votes += predicate != 0;
+    if (++state.arrived < state.threads) {
+        me.wait = Wait::kBlock;
+        rest();
+        return static_cast<int>(state.result);
+    }
+    state.result = state.votes;
+    state.arrived = state.votes = 0;
+    if (state.spec.check) check_barrier();
+    for (unsigned i = 0; i < state.threads; ++i) {
+        state.fibres[i].wait = Wait::kNothing;
+        if (&state.fibres[i] != &me) make_ready(state.fibres[i]);
+    }
+    return static_cast<int>(state.result);
+}
+
+EMULATOR_EXPORT void emulator_async_copy(void* shared, const void* global, unsigned bytes, unsigned valid) {
+    Fibre& me = *state.current;
+    const uintptr_t places = reinterpret_cast<uintptr_t>(shared) | (valid ? reinterpret_cast<uintptr_t>(global) : 0);
+    if ((bytes != 4 && bytes != 8 && bytes != 16) || valid > bytes)
+        fail("cp.async of %u bytes, %u of them from global memory", bytes, valid);
+    if (places % bytes) fail("cp.async of %u bytes at an address that is no multiple of it", bytes);
+    const Copy copy{shared, global, bytes, valid, me.groups};
+    if (state.spec.check) check_copy_begins(copy);
+    if (state.spec.eager) {
+        std::memcpy(shared, global, valid);
+        std::memset(static_cast<char*>(shared) + valid, 0, bytes - valid);
+    }
+    me.copies.push_back(copy);
+}
+
+EMULATOR_EXPORT void emulator_async_commit() { ++state.current->groups; }
+
+EMULATOR_EXPORT void emulator_async_wait(unsigned pending) {
+    Fibre& me = *state.current;
+    if (me.groups > pending) land(me, me.groups - pending);
+}
+
+EMULATOR_EXPORT void emulator_atomic(void* place, unsigned bytes) {
+    if (reinterpret_cast<uintptr_t>(place) % bytes) fail("atomic at an address that is no multiple of %u", bytes);
+    if (state.spec.check) check_atomic(reinterpret_cast<uintptr_t>(place), bytes);
+}
+
+EMULATOR_EXPORT void emulator_fence() {
+    if (state.spec.check) check_fence();
+}
+
+EMULATOR_EXPORT void emulator_trap() { fail("__trap"); }
+
+/// Runs one launch. Returns whether it went well; else `fault` says what happened.
+EMULATOR_EXPORT int emulator_run(const Spec* spec, Fault* fault) {
+    if (!state.pool) map_pool();
+    std::memset(fault, 0, sizeof *fault);
+    state.fault = fault;
+    if (!state.pool) {
+        std::snprintf(fault->text, sizeof fault->text, "no memory for the threads' stacks");
+        return 0;
+    }
+    state.spec = *spec;
+    state.random = spec->seed * 0x9E3779B97F4A7C15ull + 0x1234567;
+    state.dynamic = state.dynamic_end - (spec->dynamic_bytes + 127) / 128 * 128;
+    state.expired = false;
+    number_fibres();
+    if (spec->check) check_launch();
+    state.running = true;
+    guard_begin();
+    run_grid();
+    guard_end();
+    state.running = false;
+    state.current = nullptr;
+    return !fault->text[0];
+}
+
+/// Where the segments of the library with this function lie.
+EMULATOR_EXPORT void emulator_describe(const void* function, Module* module) {
+    std::memset(module, 0, sizeof *module);
+    struct Search {
+        uintptr_t address;
+        Module* module;
+    } search{reinterpret_cast<uintptr_t>(function), module};
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void* data) {
+            auto& wanted = *static_cast<Search*>(data);
+            Module found{};
+            found.base = info->dlpi_addr;
+            int constants = 0;
+            for (int i = 0; i < info->dlpi_phnum; ++i) {
+                const auto& part = info->dlpi_phdr[i];
+                if (part.p_type != PT_LOAD) continue;
+                const Range range{info->dlpi_addr + part.p_vaddr, info->dlpi_addr + part.p_vaddr + part.p_memsz};
+                if (part.p_flags & PF_X) found.text = range;
+                if (!(part.p_flags & PF_W) && constants < 4) found.constant[constants++] = range;
+            }
+            if (!found.text.has(wanted.address)) return 0;
+            *wanted.module = found;
+            return 1;
+        },
+        &search);
+}
+}
+
+/// Makes one page inaccessible.
+EMULATOR_EXPORT int emulator_forbid(uint64_t page) {
+    return mprotect(reinterpret_cast<void*>(page), emulator::kPageBytes, PROT_NONE);
+}
