@@ -19,18 +19,18 @@ NINFER_DEVICE uint2 load_streaming8(const void* from) { return load8(from); }
 NINFER_DEVICE uint4 load_streaming16(const void* from) { return load16(from); }
 
 NINFER_DEVICE void cp_async16(void* shared, const void* global) {
-    ::ninfer_emulator::async_copy(shared, global, 16, 16);
+    ::emulator::cp_async(::emulator::here(), shared, global, 16, 16);
 }
 NINFER_DEVICE void cp_async16_zfill(void* shared, const void* global, bool valid) {
-    ::ninfer_emulator::async_copy(shared, global, 16, valid ? 16 : 0);
+    ::emulator::cp_async(::emulator::here(), shared, global, 16, valid ? 16 : 0);
 }
 NINFER_DEVICE void cp_async4_zfill(void* shared, const void* global, bool valid) {
-    ::ninfer_emulator::async_copy(shared, global, 4, valid ? 4 : 0);
+    ::emulator::cp_async(::emulator::here(), shared, global, 4, valid ? 4 : 0);
 }
-NINFER_DEVICE void cp_async_commit() { ::ninfer_emulator::async_commit(); }
+NINFER_DEVICE void cp_async_commit() { ::emulator::cp_async_commit(::emulator::here()); }
 template <int N>
 NINFER_DEVICE void cp_async_wait() {
-    ::ninfer_emulator::async_wait(N);
+    ::emulator::cp_async_wait(::emulator::here(), N);
 }
 
 #else

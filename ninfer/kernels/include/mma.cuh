@@ -23,13 +23,19 @@ struct Registers {
     T of[N];
 };
 
+// What result(all, lane) makes of what all lanes bring.
+template <class T, class Result>
+NINFER_DEVICE auto together(const char* name, const T& mine, Result result) {
+    return ::emulator::collective(::emulator::here(), 0xffffffffu, mine, result, name);
+}
+
 // COUNT matrices; see below for what each lane brings and gets.
 template <int COUNT, bool TRANSPOSED>
 NINFER_DEVICE void ldmatrix(u32 (&r)[COUNT], const void* shared_row) {
     using Words = Registers<u16, 8>;
     const Words mine = lane() < 8 * COUNT ? bits_as<Words>(read16(shared_row)) : Words{};
-    const auto got = ::ninfer_emulator::warp_collective("ldmatrix", mine, [](unsigned me, const auto& rows) {
-        const int at = static_cast<int>(me) / 4, pair = static_cast<int>(me) % 4 * 2;
+    const auto got = together("ldmatrix", mine, [](const Words* rows, int me) {
+        const int at = me / 4, pair = me % 4 * 2;
         Registers<u32, COUNT> out;
         for (int m = 0; m < 8 * COUNT; m += 8) {
             const u32 low = TRANSPOSED ? rows[m + pair].of[at] : rows[m + at].of[pair];
@@ -49,16 +55,17 @@ NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row) { ldma
 // D += A B, with K in eight words of 32 bits; dot(sum, word of A, word of B) adds a word's products to a sum.
 template <class Sum, class Dot>
 NINFER_DEVICE void mma(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2], Dot dot) {
+    using Operands = Registers<u32, 6>;
     const Registers<Sum, 4> before{{d[0], d[1], d[2], d[3]}};
-    const Registers<u32, 6> mine{{a[0], a[1], a[2], a[3], b[0], b[1]}};
-    const auto after = ::ninfer_emulator::warp_collective("mma", mine, [=](unsigned me, const auto& all) {
-        const unsigned row = me / 4 * 4, column = me % 4 * 8;  // the first of the lanes that have this row, this column
+    const Operands mine{{a[0], a[1], a[2], a[3], b[0], b[1]}};
+    const auto after = together("mma", mine, [=](const Operands* all, int me) {
+        const Operands* rows = all + me / 4 * 4;     // of the four lanes that have this lane's two rows of A
+        const Operands* columns = all + me % 4 * 8;  // of the four that have its first column of B, then the second
         Registers<Sum, 4> sums = before;
-        for (unsigned word = 0; word < 8; ++word) {
-            const Registers<u32, 6> rows = all[row + word % 4];
-            for (unsigned i = 0; i < 4; ++i) {
-                const Registers<u32, 6> columns = all[column + i % 2 * 4 + word % 4];
-                sums.of[i] = dot(sums.of[i], rows.of[i / 2 + word / 4 * 2], columns.of[4 + word / 4]);
+        for (int i = 0; i < 4; ++i) {
+            for (int word = 0; word < 8; ++word) {
+                const u32 from_b = columns[i % 2 * 4 + word % 4].of[4 + word / 4];
+                sums.of[i] = dot(sums.of[i], rows[word % 4].of[i / 2 + word / 4 * 2], from_b);
             }
         }
         return sums;

@@ -1,4 +1,4 @@
-// The one header that kernels include.
+// The one header that every kernel includes. Those that read stored weights include dequant.cuh as well.
 #pragma once
 
 #include "types.cuh"
@@ -7,3 +7,5 @@
 #include "numbers.cuh"
 #include "mma.cuh"
 #include "philox.cuh"
+#include "pairs.cuh"
+#include "kv_codec.cuh"

@@ -1,8 +1,11 @@
 // Names that every kernel uses, and the two worlds that kernels are compiled for: a GPU, and with NINFER_EMULATED the
-// tests' emulator on a CPU, which supplies CUDA's own names before this file is read. Only the headers of this folder
+// tests' emulator on a CPU, which supplies CUDA's own names. Only the headers of this folder
 // know the difference; kernels contain neither asm nor #if.
 #pragma once
 
+#if defined(NINFER_EMULATED)
+#include "emulator.hpp"
+#endif
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -18,7 +21,7 @@
 #define NINFER_CHECK_ARGS(name, Args) \
     static_assert(sizeof(Args) == NINFER_ARGS_##name, "the arguments of " #name " differ from the host's");
 #endif
-#if defined(NINFER_EMULATED)
+#if defined(NINFER_EMULATOR_BOUNDS)
 #define NINFER_BOUNDS(name, max_threads) NINFER_EMULATOR_BOUNDS(name, max_threads)
 #else
 #define NINFER_BOUNDS(name, max_threads)
@@ -30,7 +33,7 @@
 
 // `type* var`: the block's dynamic shared memory, aligned to 16 bytes. Once per kernel.
 #if defined(NINFER_EMULATED)
-#define NINFER_DYNAMIC_SHARED(type, var) type* const var = static_cast<type*>(::ninfer_emulator::dynamic_shared())
+#define NINFER_DYNAMIC_SHARED(type, var) type* const var = static_cast<type*>(::emulator::dynamic_shared())
 #else
 #define NINFER_DYNAMIC_SHARED(type, var)                                   \
     extern __shared__ __align__(16) unsigned char ninfer_dynamic_shared[]; \
@@ -59,7 +62,7 @@ template <class To, class From>
 NINFER_DEVICE To bits_as(const From& from) {
     static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");
     To to;
-    memcpy(&to, &from, sizeof(To));
+    memcpy(static_cast<void*>(&to), &from, sizeof(To));
     return to;
 }
 
