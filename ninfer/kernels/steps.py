@@ -8,7 +8,7 @@ STEP_BYTES = 16
 
 
 def whole_steps(columns: int, *tensors: torch.Tensor) -> bool:
-    """Whether rows of `columns` fp32 numbers in contiguous tensors all begin at multiples of a step and have whole ones.
+    """Whether rows of `columns` fp32 numbers in contiguous tensors consist of whole steps at multiples of a step.
 
     Which thread takes which column does not depend on it, so neither do the bits of any result.
     """

@@ -28,7 +28,7 @@ import torch
 
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.dispatch import problem
-from ninfer.kernels.gdn import compiled_cpu, torch_cpu
+from ninfer.kernels.gdn import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.gdn.plan import plan
 from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.routes import Route
@@ -37,8 +37,12 @@ from ninfer.kernels.slots import StateSlots, check_slots
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
-        "gdn": MappingProxyType(compiled_routes(compiled_cpu.gdn) | {Route.CPU_TORCH: torch_cpu.gdn}),
-        "gdn_fold": MappingProxyType(compiled_routes(compiled_cpu.gdn_fold) | {Route.CPU_TORCH: torch_cpu.gdn_fold}),
+        "gdn": MappingProxyType(
+            compiled_routes(compiled_cpu.gdn) | {Route.CPU_TORCH: torch_cpu.gdn, Route.CUDA: cuda.gdn}
+        ),
+        "gdn_fold": MappingProxyType(
+            compiled_routes(compiled_cpu.gdn_fold) | {Route.CPU_TORCH: torch_cpu.gdn_fold, Route.CUDA: cuda.gdn_fold}
+        ),
     }
 )
 
