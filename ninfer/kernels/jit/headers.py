@@ -20,6 +20,7 @@ KERNELS = Path(__file__).resolve().parents[1]
 OURS = KERNELS / "include"
 INSTALL = "pip install 'ninfer[cuda]', or 'ninfer[cuda12]' for a driver of CUDA 12"
 _VARIABLES = ("CUDA_HOME", "CUDA_PATH")
+_SYSTEM = Path("/usr/local/cuda")
 _NEEDED = {
     "cuda.h": "nvidia-cuda-runtime",
     "cuda_bf16.h": "nvidia-cuda-runtime",
@@ -91,7 +92,7 @@ def _installations() -> Iterator[tuple[Path, ...]]:
     for variable in _VARIABLES:
         if os.environ.get(variable):
             yield (Path(os.environ[variable]),)
-    yield (Path("/usr/local/cuda"),)
+    yield (_SYSTEM,)
 
 
 def _includes(folder: Path) -> tuple[Path, Path]:
