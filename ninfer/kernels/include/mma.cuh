@@ -4,6 +4,7 @@
 // t = lane % 4, a register holds neighbours along K:
 //   mma_bf16_16816  a[0] = A[g][2t..], a[1] = A[g+8][2t..], a[2] = A[g][2t+8..], a[3] = A[g+8][2t+8..]   two bf16 each
 //                   b[0] = B[2t..][g], b[1] = B[2t+8..][g]
+//   mma_f16_16816   the same with fp16
 //   mma_s8_16832    the same with 4t and 4t+16                                                          four i8 each
 //   mma_e4m3_16832  as mma_s8_16832, four E4M3 codes each; sm_89 and later
 //   d               d[0] = D[g][2t], d[1] = D[g][2t+1], d[2] = D[g+8][2t], d[3] = D[g+8][2t+1]
@@ -81,6 +82,21 @@ NINFER_DEVICE void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&
     mma(d, a, b, dot);
 }
 
+// Exact products, as of bf16. An fp16's exponent and fraction are moved to where fp32 keeps its own, whose bias is
+// greater by 112; the greatest exponent stands for infinities and NaN.
+NINFER_DEVICE float half_operand(u32 bits) {
+    const u32 magnitude = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
+    const float value = bits_as<float>(magnitude) * 0x1p112f;
+    return bits_as<float>(bits_as<u32>(value) | sign | (magnitude >= 0x0f800000u ? 0x7f800000u | magnitude : 0u));
+}
+
+NINFER_DEVICE void mma_f16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    mma(d, a, b, [](float sum, u32 x, u32 y) {
+        sum += half_operand(x) * half_operand(y);
+        return sum + half_operand(x >> 16) * half_operand(y >> 16);
+    });
+}
+
 NINFER_DEVICE void mma_s8_16832(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     const auto dot = [](i32 sum, u32 x, u32 y) {
         for (int i = 0; i < 32; i += 8) sum += static_cast<i8>(x >> i) * static_cast<i8>(y >> i);
@@ -134,6 +150,13 @@ NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row) {
 NINFER_DEVICE void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+NINFER_DEVICE void mma_f16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
