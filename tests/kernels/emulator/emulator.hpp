@@ -102,7 +102,7 @@ __attribute__((noinline, no_sanitize("thread"))) T atomic_update(T* place, Updat
 
 /// Calls a kernel with the Args at `args`.
 template <class Args>
-void call(void (*kernel)(Args), const void* args) {
+__attribute__((no_sanitize("thread"))) void call(void (*kernel)(Args), const void* args) {
     kernel(*static_cast<const Args*>(args));
 }
 

@@ -56,7 +56,7 @@ _CHECK_FLAGS = (
     "--param=tsan-instrument-func-entry-exit=0",
 )
 _LIBRARIES = ("-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc")
-_RUNTIME = ("runtime.cpp", "ready.cpp", "signals.cpp", "check.cpp")
+_RUNTIME = ("runtime.cpp", "ready.cpp", "signals.cpp", "check.cpp", "order.cpp")
 
 
 class Range(ctypes.Structure):
@@ -101,7 +101,7 @@ def missing() -> str:
 @cache
 def runtime() -> ctypes.CDLL:
     """The runtime library. One for the process, for all modules share its threads' stacks."""
-    headers = [HERE / name for name in ("runtime.h", "state.hpp", "context.hpp")]
+    headers = [HERE / name for name in ("runtime.h", "state.hpp", "context.hpp", "check.hpp")]
     sources = [HERE / name for name in _RUNTIME]
     command = (*compiler(), *_FLAGS, "-O2", *_includes(), *map(str, sources))
     return ctypes.CDLL(str(_built("emulator-runtime", command, "", sources + headers)), mode=ctypes.RTLD_GLOBAL)

@@ -146,8 +146,10 @@ void fibre_main() {
     rest();
 }
 
+bool same_text(const char* a, const char* b) { return a == b || !std::strcmp(a, b); }
+
 bool same_place(const Meeting& a, const Meeting& b) {
-    return a.line == b.line && (a.file == b.file || !std::strcmp(a.file, b.file)) && !std::strcmp(a.name, b.name);
+    return a.line == b.line && same_text(a.file, b.file) && same_text(a.name, b.name);
 }
 
 bool same_meeting(const Meeting& a, const Meeting& b) {
@@ -363,7 +365,7 @@ EMULATOR_EXPORT void emulator_async_copy(void* shared, const void* global, unsig
     if ((bytes != 4 && bytes != 8 && bytes != 16) || valid > bytes)
         fail("cp.async of %u bytes, %u of them from global memory", bytes, valid);
     if (places % bytes) fail("cp.async of %u bytes at an address that is no multiple of it", bytes);
-    const Copy copy{shared, global, bytes, valid, me.groups};
+    const Copy copy{shared, global, bytes, valid, me.groups, __builtin_return_address(0)};
     if (state.spec.check) check_copy_begins(copy);
     if (state.spec.eager) {
         std::memcpy(shared, global, valid);
@@ -381,7 +383,7 @@ EMULATOR_EXPORT void emulator_async_wait(unsigned pending) {
 
 EMULATOR_EXPORT void emulator_atomic(void* place, unsigned bytes) {
     if (reinterpret_cast<uintptr_t>(place) % bytes) fail("atomic at an address that is no multiple of %u", bytes);
-    if (state.spec.check) check_atomic(reinterpret_cast<uintptr_t>(place), bytes);
+    if (state.spec.check) check_atomic(reinterpret_cast<uintptr_t>(place), bytes, __builtin_return_address(0));
 }
 
 EMULATOR_EXPORT void emulator_fence() {
@@ -404,7 +406,10 @@ EMULATOR_EXPORT int emulator_run(const Spec* spec, Fault* fault) {
     state.dynamic = state.dynamic_end - (spec->dynamic_bytes + 127) / 128 * 128;
     state.expired = false;
     number_fibres();
-    if (spec->check) check_launch();
+    if (const char* obstacle = spec->check ? check_launch() : nullptr) {
+        std::snprintf(fault->text, sizeof fault->text, "%s", obstacle);
+        return 0;
+    }
     state.running = true;
     guard_begin();
     run_grid();

@@ -71,6 +71,7 @@ struct Copy {
     const void* global;
     uint32_t bytes, valid;
     uint32_t group;
+    const void* pc;
 };
 
 enum class Wait : uint8_t { kNothing, kWarp, kBlock };
@@ -133,14 +134,14 @@ void ready_clear();
 void make_ready(Fibre& fibre);
 Fibre* take_ready();
 
-// Check mode's part. All do nothing else.
-void check_launch();
+// Check mode's part. `check_launch` returns what keeps it from being done, or null.
+const char* check_launch();
 void check_block();
 void check_barrier();
 void check_warp_barrier(unsigned warp, unsigned mask);
 void check_copy_begins(const Copy& copy);
 void check_copy_lands(const Copy& copy);
-void check_atomic(uintptr_t place, unsigned bytes);
+void check_atomic(uintptr_t place, unsigned bytes, const void* pc);
 void check_fence();
 
 }  // namespace emulator

@@ -1,0 +1,7 @@
+#include "common.cuh"
+
+NINFER_KERNEL(planted, Args, 64) {
+    float value = args.x[threadIdx.x];
+    if (lane() < 16) value = __shfl_xor_sync(0xffffu, value, 16);
+    args.out[threadIdx.x] = value;
+}

@@ -1,0 +1,14 @@
+#include "common.cuh"
+
+// The second sum overwrites what another warp may not have read yet.
+NINFER_KERNEL(planted, Args, 64) {
+    __shared__ float sums[2];
+    float total = 0;
+    for (int pass = 0; pass < 2; ++pass) {
+        const float sum = warp_sum(args.x[threadIdx.x]);
+        if (lane() == 0) sums[warp()] = sum;
+        __syncthreads();
+        total += sums[0] + sums[1];
+    }
+    args.out[threadIdx.x] = total;
+}

@@ -1,0 +1,2 @@
+#define NINFER_FENCE 0
+#include "merge.cuh"

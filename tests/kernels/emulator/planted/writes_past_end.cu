@@ -1,0 +1,3 @@
+#include "common.cuh"
+
+NINFER_KERNEL(planted, Args, 64) { args.out[threadIdx.x + 1] = args.x[threadIdx.x]; }

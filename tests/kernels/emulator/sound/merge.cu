@@ -1,0 +1,2 @@
+#define NINFER_FENCE 1
+#include "../planted/merge.cuh"
