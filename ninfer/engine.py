@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from ninfer.errors import ConfigError, RequestError, RequestErrorKind
-from ninfer.models.qwen3_5.state import image_bytes
+from ninfer.kernels import placement
 from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.stats import EngineStats
 from ninfer.runtime.instance import ModelInstance, Progress
-from ninfer.runtime.options import SettledOptions, check_device, settle, settle_threads
+from ninfer.runtime.options import SettledOptions, check_device, settle_threads
 from ninfer.runtime.scoring import DEFAULT_CONTEXT, DEFAULT_STRIDE, CausalScoreCore, ScoreReport, TokenScore
 from ninfer.types import (
     ChatPrompt,
@@ -77,6 +77,7 @@ class Engine:
         Raises:
             ArtifactError: the file set is missing, malformed or inconsistent.
             ConfigError: an option or the model's config cannot be honoured.
+            CudaError: a CUDA device was asked for and cannot be used; saying what to install.
         """
         self._instance, self._options = _open(model, options or EngineOptions(), progress)
         core = CoreOptions(
@@ -145,7 +146,7 @@ class Engine:
             weight_bytes=instance.weight_bytes,
             vocab_size=instance.config.text.vocab_size,
             max_context=limits.max_context,
-            device="cpu",
+            device=instance.placement.name,
             threads=self._options.threads,
             kv_dtype=self._options.kv_dtype.value,
             load_seconds=instance.load_seconds,
@@ -167,7 +168,7 @@ class Scorer:
         """Open `model`. `context` and `stride` are tokens per window and between windows.
 
         Raises:
-            ArtifactError, ConfigError: as for Engine; also a context above the model's limit.
+            ArtifactError, ConfigError, CudaError: as for Engine; also a context above the model's limit.
         """
         self._instance, settled = _open(model, replace(options or EngineOptions(), max_context=None), progress)
         limit = self._instance.config.text.max_position_embeddings
@@ -211,9 +212,8 @@ def _open(
     """Weights are prepared for the number of threads that will run them, so that comes first."""
     check_device(options.device)
     torch.set_num_threads(settle_threads(options.threads))
-    instance = ModelInstance.open(model, progress)
-    config = instance.config.text
-    return instance, settle(options, config.max_position_embeddings, image_bytes(config))
+    instance = ModelInstance.open(model, progress, placement.choose(options.device))
+    return instance, instance.settle(options)
 
 
 def _check_top_logprobs(asked: int | None, vocab: int) -> None:

@@ -377,13 +377,15 @@ class KvDtype(enum.Enum):
 class EngineOptions:
     """What is fixed when an Engine starts.
 
-    `device`: `auto`, `cpu` or `cuda[:i]`. `threads`: CPU threads, None = physical cores. `max_context`: tokens per
-    request, None = the model's limit, capped at 32768. `kv_capacity`: pages of 64 tokens shared by all requests,
-    None = room for one full context and a quarter more. `prefill_chunk`: a multiple of 128.
+    `device`: `auto` (a CUDA device if one can be used), `cpu` or `cuda[:i]`. `threads`: CPU threads, None = physical
+    cores. `max_context`: tokens per request, None = the model's limit, capped at 32768. `kv_capacity`: pages of 64
+    tokens shared by all requests, None = on the CPU room for one full context and a quarter more, on CUDA what fits
+    into free memory. `prefill_chunk`: a multiple of 128. `cuda_graph`: run decode rounds as CUDA graphs; without, their
+    kernels are launched one by one.
 
     Prefix reuse keeps checkpoints of earlier prompts and answers. `device_state_slots`: state images kept ready, 0
     turns reuse off, None = up to 32 in 1 GiB. `host_state_slots` and `host_kv_mib`: how many images and how much of
-    their keys and values may wait in host memory. The last three bound what is kept: continuations, prefixes shared
+    their keys and values may wait in host memory. Three more bound what is kept: continuations, prefixes shared
     between sessions (None = lanes, at least 4), and anchors inside long prompts; None = as many as the slots allow.
     """
 
@@ -402,3 +404,4 @@ class EngineOptions:
     max_private_continuations: int | None = None
     max_shared_prefixes: int | None = None
     max_long_anchors: int | None = None
+    cuda_graph: bool = True

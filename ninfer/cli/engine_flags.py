@@ -25,6 +25,12 @@ def _prefill_chunk(value: int) -> int:
     return value
 
 
+def _kv_capacity(value: str) -> str:
+    if value != "auto" and not (value.isascii() and value.isdigit() and int(value)):
+        raise typer.BadParameter(f"{value!r} is no number of pages: give auto, or a number from 1")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class ComputeFlags:
     """Where and how the model computes."""
@@ -35,7 +41,7 @@ class ComputeFlags:
             "--device",
             callback=_device,
             metavar="auto|cpu|cuda[:I]",
-            help="Where to compute.",
+            help="Where to compute; auto takes a CUDA device if it can be used.",
         ),
     ] = "auto"
     threads: Annotated[
@@ -67,10 +73,22 @@ class ComputeFlags:
         ),
     ] = 1024
 
+    cuda_graph: Annotated[
+        bool,
+        typer.Option(
+            "--cuda-graph/--no-cuda-graph",
+            help="Run decode rounds as CUDA graphs.",
+        ),
+    ] = True
+
     def options(self) -> EngineOptions:
         """Engine options with everything else at its default."""
         return EngineOptions(
-            device=self.device, threads=self.threads, kv_dtype=self.kv_dtype, prefill_chunk=self.prefill_chunk
+            device=self.device,
+            threads=self.threads,
+            kv_dtype=self.kv_dtype,
+            prefill_chunk=self.prefill_chunk,
+            cuda_graph=self.cuda_graph,
         )
 
 
@@ -89,15 +107,14 @@ class CapacityFlags:
         ),
     ] = None
     kv_capacity: Annotated[
-        int | None,
+        str,
         typer.Option(
             "--kv-capacity",
-            metavar="N",
-            min=1,
-            help="Pages of 64 tokens for all requests.",
-            show_default="one full context and a quarter",
+            metavar="N|auto",
+            callback=_kv_capacity,
+            help="Pages of 64 tokens for all requests. auto: one full context and a quarter, on CUDA what fits.",
         ),
-    ] = None
+    ] = "auto"
     max_concurrency: Annotated[
         int | None,
         typer.Option(
@@ -189,7 +206,7 @@ class CapacityFlags:
         return replace(
             compute.options(),
             max_context=self.max_context,
-            kv_capacity=self.kv_capacity,
+            kv_capacity=None if self.kv_capacity == "auto" else int(self.kv_capacity),
             max_concurrency=self.max_concurrency or 1,
             max_pending_requests=self.max_pending_requests,
             concurrent_prefill=self.concurrent_prefill,

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ninfer.errors import ConfigError, CudaError
+from ninfer.kernels import jit
 from ninfer.kernels.memory import lazy_zeros
 from ninfer.kernels.routes import DeviceKind
 
@@ -164,7 +166,7 @@ class Cuda:
 
     @property
     def name(self) -> str:
-        return "cuda" if self.place.index is None else f"cuda:{self.place.index}"
+        return f"cuda:{self.place.index or 0}"
 
     def free_bytes(self) -> int | None:
         if self.side is None:
@@ -213,6 +215,34 @@ class Cuda:
     def synchronise(self) -> None:
         if self.side is not None:
             torch.cuda.synchronize(self.place)
+
+
+def choose(device: str) -> Placement:
+    """The placement that `--device` names: `cpu`, `cuda`, `cuda:INDEX`, or `auto` for CUDA where it can be used.
+
+    Raises:
+        CudaError: CUDA was asked for and cannot be used here; saying what to install.
+        ConfigError: there is no device of that number.
+    """
+    if device == "cpu":
+        return HOST
+    try:
+        return _cuda(device)
+    except CudaError:
+        if device != "auto":
+            raise
+        return HOST
+
+
+def _cuda(device: str) -> Cuda:
+    """The device that the kernels are compiled for, where its memory is."""
+    number = device.partition(":")[2]
+    if number and torch.cuda.is_available():
+        if int(number) >= torch.cuda.device_count():
+            raise ConfigError(f"--device {device}: CUDA devices here are numbered 0 to {torch.cuda.device_count() - 1}")
+        torch.cuda.set_device(int(number))
+    emulated = jit.device().holds(torch.empty(0))
+    return Cuda.at(torch.device("cpu" if emulated else f"cuda:{torch.cuda.current_device()}"))
 
 
 class _Stage:

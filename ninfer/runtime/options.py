@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from ninfer.errors import ConfigError
+from ninfer.kernels.kv_cache import KvCodec
+from ninfer.models.qwen3_5.config import TextConfig
 from ninfer.runtime.core.cache.options import CacheOptions
 from ninfer.runtime.core.program import ProgramLimits
+from ninfer.runtime.planning import Shape, memory_curve, plan_pages
 from ninfer.runtime.program.pages import pages_for
+from ninfer.runtime.program.stores import image_slots
 from ninfer.types import EngineOptions, KvDtype
 
 MAX_LANES = 8
@@ -17,6 +22,7 @@ DEFAULT_SLOTS = 32
 DEFAULT_SLOT_BYTES = 1 << 30
 DEFAULT_CONTEXT_CAP = 32768
 CHUNK_STEP = 128
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +31,32 @@ class SettledOptions:
 
     threads: int
     kv_dtype: KvDtype
+    cuda_graph: bool
     limits: ProgramLimits
     max_pending_requests: int
     concurrent_prefill: bool
     cache: CacheOptions
 
 
-def settle(options: EngineOptions, model_context: int, image_bytes: int) -> SettledOptions:
-    """Check every option and fill in what was left open. `image_bytes` is the size of one state image.
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory that is planned: `free` bytes, weights being in place, for a model of this config."""
+
+    config: TextConfig
+    free: int
+
+
+def settle(
+    options: EngineOptions, model_context: int, image_bytes: int, memory: DeviceMemory | None = None
+) -> SettledOptions:
+    """Check every option and fill in what was left open.
+
+    Args:
+        image_bytes: the size of one state image.
+        memory: of the device; None where memory is not planned.
 
     Raises:
-        ConfigError: naming the flag, its value and what is allowed.
+        ConfigError: naming the flag, its value and what is allowed, or what does not fit into memory.
     """
     check_device(options.device)
     if not isinstance(options.kv_dtype, KvDtype):
@@ -49,15 +70,17 @@ def settle(options: EngineOptions, model_context: int, image_bytes: int) -> Sett
     limits = ProgramLimits(
         max_concurrency=lanes,
         max_context=context,
-        kv_pages=_kv_pages(options.kv_capacity, context, lanes),
+        kv_pages=_default_pages(context, lanes),
         prefill_chunk=chunk,
         checkpoint_images=_state_slots(options.device_state_slots, image_bytes),
         host_images=_within("--host-state-slots", options.host_state_slots, 0, MAX_SLOTS),
         host_kv_bytes=_within("--host-kv-mib", options.host_kv_mib, 0, 1 << 24) << 20,
     )
+    limits = replace(limits, kv_pages=_kv_pages(options, limits, memory))
     return SettledOptions(
         threads=settle_threads(options.threads),
         kv_dtype=options.kv_dtype,
+        cuda_graph=options.cuda_graph,
         limits=limits,
         max_pending_requests=_within("--max-pending-requests", options.max_pending_requests, 1, 1 << 20),
         concurrent_prefill=options.concurrent_prefill,
@@ -81,12 +104,9 @@ def _first_sibling(cpu: int) -> str:
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that this release cannot run on. Raises ConfigError saying what to do instead."""
-    if device in ("auto", "cpu"):
-        return
-    if device == "cuda" or device.startswith("cuda:"):
-        raise ConfigError(f"--device {device}: this release runs on CPUs only; use --device cpu")
-    raise ConfigError(f"--device must be auto or cpu, got {device!r}")
+    """Refuse what is no device. Raises ConfigError saying what is one."""
+    if not _DEVICE.fullmatch(device):
+        raise ConfigError(f"--device must be auto, cpu, cuda or cuda:INDEX, got {device!r}")
 
 
 def _context(asked: int | None, model_context: int) -> int:
@@ -95,22 +115,35 @@ def _context(asked: int | None, model_context: int) -> int:
     return _within("--max-context", asked, 2, model_context, "the model's limit")
 
 
-def _kv_pages(asked: int | None, context: int, lanes: int) -> int:
-    """Room for one full context at least; by default a quarter more, and a page per lane to copy a shared tail to.
-
-    Without the extra, a request that may use its whole context would push out the very checkpoint it starts from. More
-    than every lane's full context is useful for what is kept for reuse.
-    """
-    full = pages_for(context)
-    least, most = max(full, lanes), 2 * lanes * full
-    if asked is None:
-        return min(least + full // 4 + lanes, most)
-    if not least <= asked <= most:
+def _kv_pages(options: EngineOptions, limits: ProgramLimits, memory: DeviceMemory | None) -> int:
+    """What was asked for, within bounds; else the default, or where memory is planned as many pages as it holds."""
+    asked, lanes = options.kv_capacity, limits.max_concurrency
+    least, most = _page_bounds(limits.max_context, lanes)
+    if asked is not None and not least <= asked <= most:
         raise ConfigError(
-            f"--kv-capacity must be from {least} to {most} pages of 64 tokens for a context of {context} "
+            f"--kv-capacity must be from {least} to {most} pages of 64 tokens for a context of {limits.max_context} "
             f"and {lanes} lanes, got {asked}"
         )
-    return asked
+    if memory is None:
+        return limits.kv_pages if asked is None else asked
+    shape = Shape(lanes, limits.prefill_chunk, pages_for(limits.max_context), image_slots(limits))
+    curve = memory_curve(memory.config, KvCodec(options.kv_dtype.value), shape)
+    return plan_pages(curve, memory.free, asked, least, most)
+
+
+def _page_bounds(context: int, lanes: int) -> tuple[int, int]:
+    """Room for one full context at least. More than every lane's is useful for what is kept for reuse."""
+    full = pages_for(context)
+    return max(full, lanes), 2 * lanes * full
+
+
+def _default_pages(context: int, lanes: int) -> int:
+    """A quarter more than one full context, and a page per lane to copy a shared tail to.
+
+    Without the extra, a request that may use its whole context would push out the very checkpoint it starts from.
+    """
+    least, most = _page_bounds(context, lanes)
+    return min(least + pages_for(context) // 4 + lanes, most)
 
 
 def _cache(options: EngineOptions, limits: ProgramLimits) -> CacheOptions:

@@ -97,11 +97,20 @@ def test_nothing_given_leaves_everything_to_the_model(invoke: Invoke, model: Pat
 def test_every_engine_option_reaches_the_engine(invoke: Invoke, model: Path, engine: FakeEngine) -> None:
     options = (
         "--device cpu --threads 3 --max-context 1000 --kv-capacity 20 --kv-dtype int8 --prefill-chunk 256"
-        " --max-concurrency 2 --max-pending-requests 5 --concurrent-prefill"
+        " --max-concurrency 2 --max-pending-requests 5 --concurrent-prefill --no-cuda-graph"
     )
     invoke("run", model, "--prompt", "x", *options.split())
     assert engine.opened is not None
-    assert engine.opened[1] == EngineOptions("cpu", 3, 1000, 20, KvDtype.INT8, 256, 2, 5, True)
+    assert engine.opened[1] == EngineOptions("cpu", 3, 1000, 20, KvDtype.INT8, 256, 2, 5, True, cuda_graph=False)
+
+
+def test_a_capacity_is_a_number_or_auto(invoke: Invoke, model: Path, engine: FakeEngine) -> None:
+    invoke("run", model, "--prompt", "x", "--kv-capacity", "auto")
+    assert engine.opened is not None
+    assert engine.opened[1] == EngineOptions()
+    refused = invoke("run", model, "--prompt", "x", "--kv-capacity", "much")
+    assert refused.exit_code == 2
+    assert "'much' is no number of pages" in refused.stderr
 
 
 def test_greedy_keeps_penalties_and_seed(invoke: Invoke, model: Path, engine: FakeEngine) -> None:

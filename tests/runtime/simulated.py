@@ -91,6 +91,9 @@ class HashModel:
     armed: bool = False
     raised: int = 0
 
+    def synchronise(self) -> None:
+        """Nothing is ever under way."""
+
     def consume(self, span: Span) -> None:
         self._forward(span)
         self._fault()

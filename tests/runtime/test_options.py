@@ -20,7 +20,7 @@ from ninfer.types import EngineOptions, KvDtype
         ({"max_concurrency": 9}, "--max-concurrency must be from 1 to 8, got 9"),
         ({"prefill_chunk": 100}, "--prefill-chunk must be a positive multiple of 128, got 100"),
         ({"kv_capacity": 1}, "--kv-capacity must be from 64 to 128 pages"),
-        ({"device": "cuda:0"}, "--device cuda:0: this release runs on CPUs only"),
+        ({"device": "gpu"}, "--device must be auto, cpu, cuda or cuda:INDEX, got 'gpu'"),
     ],
 )
 def test_options_that_cannot_be_honoured_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -69,7 +69,7 @@ class KvPool:
             ValueError: a page outside the pool, or `out` of another size or dtype.
         """
         for stored, packed in self._packed(page, out):
-            packed.copy_(stored)
+            packed.copy_(stored, non_blocking=True)
 
     def unpack_page(self, packed: torch.Tensor, page: int) -> None:
         """Fill the page from the uint8 [bytes_per_page] of `pack_page`, bit for bit.
@@ -78,7 +78,7 @@ class KvPool:
             ValueError: a page outside the pool, or `packed` of another size or dtype.
         """
         for stored, replica in self._packed(page, packed):
-            stored.copy_(replica)
+            stored.copy_(replica, non_blocking=True)
 
     def _tensors(self) -> tuple[torch.Tensor, ...]:
         return self.keys.codes, self.keys.scales, self.values.codes, self.values.scales

@@ -106,6 +106,13 @@ class Binder:
         specs = (spec for component in components for spec in self._inventory(model, component))
         return sum(spec.elements for spec in specs if spec.shares is None)
 
+    def stored_bytes(self, model: ModelConfig, components: Iterable[str]) -> int:
+        """Bytes of all objects that hold parameters of these components, shared ones counted once."""
+        directory = self.reader.directory
+        specs = (spec for component in components for spec in self._inventory(model, component))
+        objects = {part.object for spec in specs for part in directory.parts(directory.binding(spec.name))}
+        return sum(directory.object(name).bytes for name in objects)
+
     def linear(self, *names: str) -> LinearWeight:
         """The rows of these projections, one after another, as one matrix.
 

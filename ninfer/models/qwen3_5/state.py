@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ninfer.kernels.kv_cache import KvCodec, KvPool, make_kv_pool
+from ninfer.kernels.kv_cache import PAGE_TOKENS, KvCodec, KvPool, make_kv_pool, row_layout
 from ninfer.kernels.placement import HOST, Placement
 from ninfer.models.qwen3_5.config import LayerType, TextConfig
 
@@ -51,6 +51,15 @@ def image_bytes(config: TextConfig) -> int:
         return 1
     elements = c.value_heads * c.value_dim * c.key_dim + (c.conv_taps - 1) * c.conv_width
     return max(1, 4 * elements * config.layer_types.count(LayerType.GDN))
+
+
+def page_bytes(config: TextConfig, codec: KvCodec) -> int:
+    """Bytes of one page of 64 tokens over all attention layers."""
+    a, layers = config.attention, config.layer_types.count(LayerType.ATTENTION)
+    if a is None:
+        return 0
+    row = sum(row_layout(side, a.head_dim).nbytes for side in (codec.key_format, codec.value_format))
+    return layers * a.kv_heads * PAGE_TOKENS * row
 
 
 def _pool(config: TextConfig, codec: KvCodec, pages: int, placement: Placement) -> KvPool:

@@ -178,10 +178,14 @@ class Program:
         return Span(sequence.space, tokens, sequence.image, self._stores.images.take())
 
     def _guarded(self, spans: Seq[Span], unit: Callable[[], T]) -> T:
-        """Run a unit. If it raises, only provisional images were written: free them, and nothing has happened."""
+        """Run a unit. If it raises, only provisional images were written: free them, and nothing has happened.
+
+        Unless the device itself has failed: then nothing on it is known any more, and what it says goes up as it is.
+        """
         try:
             return unit()
         except Exception as error:
+            self._executor.synchronise()
             for span in spans:
                 self._stores.images.give_back(span.target)
             if isinstance(error, UnitFault):

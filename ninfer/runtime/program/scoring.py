@@ -8,6 +8,7 @@ import torch
 
 from ninfer.kernels import log_softmax_gather
 from ninfer.kernels.arena import Arena
+from ninfer.kernels.placement import HOST, Placement
 from ninfer.models.qwen3_5.state import ModelState
 from ninfer.models.qwen3_5.text import TextModel
 from ninfer.runtime.program.pages import AddressSpace, PageStore
@@ -24,13 +25,16 @@ _HEAD_ROWS = 32
 class WindowScorer:
     """Implements `runtime.scoring.ScoringProgram`."""
 
-    def __init__(self, model: TextModel, state: ModelState, pages: PageStore, chunk: int) -> None:
+    def __init__(
+        self, model: TextModel, state: ModelState, pages: PageStore, chunk: int, placement: Placement = HOST
+    ) -> None:
         """`state` has room for one window in `pages` and two images; `chunk` tokens are consumed at a time."""
         self._model = model
         self._state = state
         self._pages = pages
         self._chunk = chunk
-        self._arena = Arena()
+        self._placement = placement
+        self._arena = Arena(placement)
 
     def window_logprobs(self, tokens: Sequence[int], first_target: int) -> list[float]:
         space = AddressSpace.reserve(self._pages, len(tokens))
@@ -56,8 +60,8 @@ class WindowScorer:
         with self._arena.scope():
             span.space.grow(span.end)
             hidden = self._arena.take(len(span.tokens), self._model.hidden_size)
-            self._model.forward(build_batch((span,)), self._state, self._arena, hidden)
-            wanted = torch.tensor(targets)
+            self._model.forward(build_batch((span,), self._placement), self._state, self._arena, hidden)
+            wanted = self._placement.upload(torch.tensor(targets))
             rows = range(skip, len(targets), _HEAD_ROWS)
             return [value for row in rows for value in self._gather(hidden, wanted, row)]
 

@@ -62,10 +62,13 @@ class Sequence:
             frequency_penalty=s.frequency_penalty,
             repetition_penalty=s.repetition_penalty,
             seed=s.seed,
-            prompt_ids=torch.tensor(sorted(set(self.prompt))) if s.repetition_penalty != 1.0 else None,
+            prompt_ids=self._prompt_ids(mask.device) if s.repetition_penalty != 1.0 else None,
             outputs=self.outputs,
             mask=mask,
         )
+
+    def _prompt_ids(self, device: torch.device) -> torch.Tensor:
+        return torch.tensor(sorted(set(self.prompt)), device=device)
 
     def identity(self) -> Identity:
         """What shaped the committed state."""

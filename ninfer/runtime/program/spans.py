@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ninfer.kernels.placement import HOST, Placement
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import StateSlots
 from ninfer.models.qwen3_5.batch import Batch
@@ -28,19 +29,20 @@ class Span:
         return self.space.frontier + len(self.tokens)
 
 
-def build_batch(spans: Sequence[Span]) -> Batch:
+def build_batch(spans: Sequence[Span], placement: Placement = HOST) -> Batch:
     """The model's view of some spans. Their address spaces have grown to each span's end."""
+    upload = placement.upload
     places = [(span.space, p) for span in spans for p in range(span.space.frontier, span.end)]
     positions = torch.tensor([position for _, position in places], dtype=torch.int32)
+    segments = Segments(tuple(len(span.tokens) for span in spans), tuple(span.space.frontier for span in spans))
+    states = StateSlots(tuple(span.source for span in spans), tuple(span.target for span in spans))
     return Batch(
-        token_ids=torch.tensor([token for span in spans for token in span.tokens]),
-        positions=positions.expand(3, -1).contiguous(),
-        segments=Segments(
-            counts=tuple(len(span.tokens) for span in spans), starts=tuple(span.space.frontier for span in spans)
-        ),
-        tables=_tables(spans),
-        slots=torch.tensor([space.slot(position) for space, position in places]),
-        states=StateSlots(tuple(span.source for span in spans), tuple(span.target for span in spans)),
+        token_ids=upload(torch.tensor([token for span in spans for token in span.tokens])),
+        positions=upload(positions.expand(3, -1).contiguous()),
+        segments=segments.reading(upload(segments.data)),
+        tables=upload(_tables(spans)),
+        slots=upload(torch.tensor([space.slot(position) for space, position in places])),
+        states=states.reading(upload(states.data)),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
+from ninfer.kernels.placement import HOST, Placement
 from ninfer.models.qwen3_5.state import ModelState
 from ninfer.runtime.program.host_arena import Extent
 
@@ -13,15 +14,17 @@ from ninfer.runtime.program.host_arena import Extent
 class Transfers:
     """Copies of whole pages and images of one ModelState, over all layers.
 
-    `host_images` image slots and `host_bytes` of packed pages live in host memory, allocated once.
+    `host_images` image slots and `host_bytes` of packed pages live in host memory, allocated once. Copies to and from
+    there never block the host: later units and copies see them done, in the placement's order.
     """
 
-    def __init__(self, state: ModelState, host_images: int, host_bytes: int) -> None:
+    def __init__(self, state: ModelState, host_images: int, host_bytes: int, placement: Placement = HOST) -> None:
         self._state = state
+        self._placement = placement
         self._page_bytes = sum(pool.bytes_per_page for pool in state.kv)
         self._image_bytes = sum(tensor[0].nbytes for tensor in self._image_tensors())
-        self._host_pages = torch.empty(host_bytes, dtype=torch.uint8)
-        self._host_images = torch.empty(host_images, self.image_bytes, dtype=torch.uint8)
+        self._host_pages = placement.pinned(host_bytes)
+        self._host_images = placement.pinned(host_images, self.image_bytes)
 
     @property
     def page_bytes(self) -> int:
@@ -45,33 +48,39 @@ class Transfers:
 
     def pack_pages(self, pages: Sequence[int], extent: Extent) -> None:
         """Pack device pages, one after another, into an extent of their size."""
-        for index, page in enumerate(pages):
-            begin = extent.begin + index * self.page_bytes
-            for pool in self._state.kv:
-                pool.pack_page(page, self._host_pages[begin : begin + pool.bytes_per_page])
-                begin += pool.bytes_per_page
+        with self._placement.transfers():
+            begin = extent.begin
+            for page in pages:
+                for pool in self._state.kv:
+                    pool.pack_page(page, self._host_pages[begin : begin + pool.bytes_per_page])
+                    begin += pool.bytes_per_page
 
     def unpack_page(self, extent: Extent, page: int) -> None:
         """Fill a device page from its packed bytes."""
-        begin = extent.begin
-        for pool in self._state.kv:
-            pool.unpack_page(self._host_pages[begin : begin + pool.bytes_per_page], page)
-            begin += pool.bytes_per_page
+        with self._placement.transfers():
+            begin = extent.begin
+            for pool in self._state.kv:
+                pool.unpack_page(self._host_pages[begin : begin + pool.bytes_per_page], page)
+                begin += pool.bytes_per_page
 
     def store_image(self, source: int, host: int) -> None:
         """Copy a device image slot to a host slot."""
-        begin = 0
-        for tensor in self._image_tensors():
-            flat = tensor[source].reshape(-1).view(torch.uint8)
-            self._host_images[host, begin : begin + flat.numel()].copy_(flat)
-            begin += flat.numel()
+        with self._placement.transfers():
+            for flat, stored in self._image_pieces(source, host):
+                stored.copy_(flat, non_blocking=True)
 
     def load_image(self, host: int, target: int) -> None:
         """Copy a host slot to a device image slot."""
+        with self._placement.transfers():
+            for flat, stored in self._image_pieces(target, host):
+                flat.copy_(stored, non_blocking=True)
+
+    def _image_pieces(self, image: int, host: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The bytes of every layer's tensors in a device slot, and their places in a host slot."""
         begin = 0
         for tensor in self._image_tensors():
-            flat = tensor[target].view(-1).view(torch.uint8)
-            flat.copy_(self._host_images[host, begin : begin + flat.numel()])
+            flat = tensor[image].view(-1).view(torch.uint8)
+            yield flat, self._host_images[host, begin : begin + flat.numel()]
             begin += flat.numel()
 
     def _image_tensors(self) -> tuple[torch.Tensor, ...]:

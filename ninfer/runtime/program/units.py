@@ -10,11 +10,12 @@ import torch
 
 from ninfer.kernels import log_softmax_gather, sample, top_logprobs
 from ninfer.kernels.arena import Arena
+from ninfer.kernels.placement import HOST, Placement
 from ninfer.kernels.sampling import SampleFault, SamplingBatch
 from ninfer.models.qwen3_5.state import ModelState
 from ninfer.models.qwen3_5.text import TextModel
 from ninfer.runtime.core.program import PendingRow, UnitFault
-from ninfer.runtime.program.rounds import DecodeRound
+from ninfer.runtime.program.rounds import DecodeRound, Recorder
 from ninfer.runtime.program.sequence import Sequence
 from ninfer.runtime.program.spans import Span, build_batch
 from ninfer.types import TokenLogprob
@@ -43,21 +44,41 @@ class PendingUnit:
 class Executor:
     """Runs units on the model. Owns no state of any sequence."""
 
-    def __init__(self, model: TextModel, state: ModelState, mask: torch.Tensor, pages: int, recorded: bool) -> None:
+    def __init__(
+        self,
+        model: TextModel,
+        state: ModelState,
+        mask: torch.Tensor,
+        pages: int,
+        recorder: Recorder | None,
+        placement: Placement = HOST,
+        workspace: int = 0,
+    ) -> None:
         """Run `model` on `state`.
 
         Args:
             mask: a bitset over the vocabulary that allows the tokens that may ever be chosen.
             pages: the most pages that a sequence can have.
-            recorded: run decode rounds from tapes; every op must have its compiled kernels.
+            recorder: how decode rounds are recorded; None runs them op by op, like prefills.
+            placement: where model, state and mask live.
+            workspace: bytes to take for passes at once; more is taken when a pass needs it.
         """
         self._model = model
         self._state = state
         self._mask = mask
         self._pages = pages
-        self._recorded = recorded
+        self._recorder = recorder
+        self._placement = placement
         self._rounds: dict[int, DecodeRound] = {}
-        self._arena = Arena()
+        self._arena = Arena(placement, workspace)
+
+    def synchronise(self) -> None:
+        """Wait until everything that units and transfers asked for is done.
+
+        Raises:
+            RuntimeError: the device failed; no state on it can be trusted any more.
+        """
+        self._placement.synchronise()
 
     def consume(self, span: Span) -> None:
         """Prefill: advance the span's state, choose nothing."""
@@ -79,29 +100,30 @@ class Executor:
 
     def _logits(self, spans: Seq[Span]) -> torch.Tensor:
         """Advance the spans: f32[B, V] after the last token of each."""
-        if self._recorded and all(len(span.tokens) == 1 for span in spans):
-            return self._round(len(spans)).run(spans)
+        if self._recorder is not None and all(len(span.tokens) == 1 for span in spans):
+            return self._round(len(spans), self._recorder).run(spans)
         hidden = self._forward(spans)
-        last = torch.tensor([*accumulate(len(span.tokens) for span in spans)]).sub_(1)
+        last = self._placement.upload(torch.tensor([*accumulate(len(span.tokens) for span in spans)]).sub_(1))
         rows = torch.index_select(hidden, 0, last, out=self._arena.take(len(spans), hidden.shape[1]))
         logits = self._arena.take(len(spans), self._model.vocab_size)
         self._model.logits(rows, self._arena, logits)
         return logits
 
-    def _round(self, rows: int) -> DecodeRound:
+    def _round(self, rows: int, recorder: Recorder) -> DecodeRound:
         if rows not in self._rounds:
-            self._rounds[rows] = DecodeRound(self._model, self._state, rows, self._pages)
+            made = DecodeRound(self._model, self._state, rows, self._pages, recorder, self._placement)
+            self._rounds[rows] = made
         return self._rounds[rows]
 
     def _forward(self, spans: Seq[Span]) -> torch.Tensor:
-        batch = build_batch(spans)
+        batch = build_batch(spans, self._placement)
         hidden = self._arena.take(batch.segments.total, self._model.hidden_size)
         self._model.forward(batch, self._state, self._arena, hidden)
         return hidden
 
     def _sample(self, logits: torch.Tensor, sequences: Seq[Sequence], spans: Seq[Span]) -> list[int]:
         rows = tuple(sequence.sampling_row(self._mask) for sequence in sequences)
-        out = torch.empty(len(rows), dtype=torch.int64)
+        out = self._placement.empty(len(rows), dtype=torch.int64)
         try:
             sample(logits, SamplingBatch(rows, tuple(span.end for span in spans)), out)
         except SampleFault as fault:
@@ -121,10 +143,10 @@ def _logprobs(logits: torch.Tensor, tokens: Seq[int], counts: Seq[int | None]) -
 
 
 def _token_logprobs(logits: torch.Tensor, tokens: Seq[int], counts: Seq[int]) -> list[tuple[TokenLogprob, ...]]:
-    rows, most = len(tokens), max(counts)
-    values, top_ids = torch.empty(rows), torch.empty(rows, most, dtype=torch.int64)
-    top_values = torch.empty(rows, most)
-    log_softmax_gather(logits, torch.tensor(tokens), values)
+    rows, most, device = len(tokens), max(counts), logits.device
+    values, top_ids = torch.empty(rows, device=device), torch.empty(rows, most, dtype=torch.int64, device=device)
+    top_values = torch.empty(rows, most, device=device)
+    log_softmax_gather(logits, torch.tensor(tokens, device=device), values)
     if most:
         top_logprobs(logits, most, top_ids, top_values)
     tops = zip(top_ids.tolist(), top_values.tolist(), counts, strict=True)

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ninfer.kernels.kv_cache import KvCodec
+from ninfer.kernels.native import record
 from ninfer.models.qwen3_5.state import ModelState, allocate_state
 from ninfer.runtime.instance import ModelInstance
 from ninfer.runtime.program.pages import AddressSpace, PagePool, PageStore
@@ -98,5 +99,5 @@ class _OnlyLaunches(TorchDispatchMode):
 def test_a_recording_holds_all_of_a_round(instance: ModelInstance) -> None:
     state = allocate_state(instance.config.text, KvCodec.BF16, PAGES, IMAGES)
     made = DecodeRound(instance.model, state, 2, PAGES)
-    with _OnlyLaunches():
-        made._record(instance.model, state)
+    with _OnlyLaunches(), record():
+        made._launch()

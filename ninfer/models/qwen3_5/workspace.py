@@ -1,0 +1,39 @@
+"""How much scratch memory a unit takes: what the blocks take from their Arena, counted without running them."""
+
+from __future__ import annotations
+
+from ninfer.kernels.arena import ALIGN
+from ninfer.models.qwen3_5.config import DenseConfig, LayerType, TextConfig
+
+
+def workspace_bytes(config: TextConfig, tokens: int, rows: int) -> int:
+    """The Arena bytes of a unit over `tokens` tokens that ends in the logits of `rows` rows."""
+    hidden = _taken(tokens, config.hidden_size)
+    mixer = max(_mixer(config, kind, tokens) for kind in set(config.layer_types))
+    head = 2 * _taken(rows, config.hidden_size) + _taken(rows, config.vocab_size)
+    return hidden + max(2 * hidden + mixer + _ffn(config, tokens), head)
+
+
+def _mixer(config: TextConfig, kind: LayerType, tokens: int) -> int:
+    if kind is LayerType.ATTENTION:
+        a = config.attention
+        assert a is not None
+        return 3 * _taken(tokens, a.heads * a.head_dim) + 2 * _taken(tokens, a.kv_heads * a.head_dim)
+    c = config.gdn
+    assert c is not None
+    wide = 2 * _taken(tokens, c.conv_width) + 3 * _taken(tokens, c.value_heads * c.value_dim)
+    return wide + 4 * _taken(tokens, c.value_heads)
+
+
+def _ffn(config: TextConfig, tokens: int) -> int:
+    c = config.ffn
+    if isinstance(c, DenseConfig):
+        return _taken(tokens, c.intermediate_size)
+    routing = _taken(tokens, c.experts) + _taken(tokens, 1)
+    chosen = _taken(tokens, 2 * c.experts_per_token) + _taken(tokens, c.experts_per_token)
+    return routing + chosen + 2 * _taken(tokens, config.hidden_size) + _taken(tokens, c.shared_size)
+
+
+def _taken(tokens: int, width: int) -> int:
+    """What an Arena hands out for f32[tokens, width]."""
+    return -(-4 * tokens * width // ALIGN) * ALIGN
