@@ -29,10 +29,10 @@ NINFER_DEVICE T shuffle_up(T value, int distance) {
     return __shfl_up_sync(0xffffffffu, value, distance);
 }
 // Bit i is lane i's vote.
-NINFER_DEVICE u32 ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
+NINFER_DEVICE u32 warp_ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
 
-NINFER_DEVICE bool warp_any(bool vote) { return ballot(vote) != 0; }
-NINFER_DEVICE bool warp_all(bool vote) { return ballot(vote) == 0xffffffffu; }
+NINFER_DEVICE bool warp_any(bool vote) { return warp_ballot(vote) != 0; }
+NINFER_DEVICE bool warp_all(bool vote) { return warp_ballot(vote) == 0xffffffffu; }
 
 // ---- reductions -----------------------------------------------------------------------------------------
 
