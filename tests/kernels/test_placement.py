@@ -1,0 +1,138 @@
+"""Where memory comes from, and how bytes get there; a CUDA placement is tried on the host's memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from ninfer.errors import CudaError
+from ninfer.kernels import jit, placement
+from ninfer.kernels.arena import Arena
+from ninfer.kernels.jit import using
+from ninfer.kernels.placement import HOST, Cuda, Host, Placement, choose
+from ninfer.kernels.routes import DeviceKind
+from tests.kernels.emulator import Emulator
+
+EMULATED = Cuda.at(torch.device("cpu"))
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+
+
+@dataclass
+class Stored:
+    """Bytes in a file, which notes what is read of it."""
+
+    data: NDArray[np.uint8]
+    read: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return self.data.size
+
+    def whole(self) -> NDArray[np.uint8]:
+        return self.data
+
+    def part(self, begin: int, end: int) -> NDArray[np.uint8]:
+        self.read.append((begin, end))
+        return self.data[begin:end]
+
+
+def stored(size: int) -> Stored:
+    return Stored(np.random.default_rng(size).integers(0, 256, size, np.uint8))
+
+
+def test_a_host_uses_stored_bytes_where_they_are() -> None:
+    one = stored(1000)
+    with HOST.uploading() as bring:
+        brought = bring(one)
+    assert brought.data_ptr() == one.data.ctypes.data
+    assert one.read == []
+
+
+def test_a_device_gets_stored_bytes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never more than one buffer's worth at a time, and several objects one after another."""
+    monkeypatch.setattr(placement, "STAGE_BYTES", 300)
+    objects = [stored(size) for size in (1000, 1, 300, 301)]
+    with EMULATED.uploading() as bring:
+        brought = [bring(one) for one in objects]
+    for one, there in zip(objects, brought, strict=True):
+        assert there.numpy().tolist() == one.data.tolist()
+        assert not np.shares_memory(there.numpy(), one.data)
+        assert [begin for begin, _ in one.read] == list(range(0, one.size, 300))
+        assert all(end - begin <= 300 for begin, end in one.read)
+
+
+@pytest.mark.parametrize("where", [HOST, EMULATED], ids=["host", "device"])
+def test_what_is_asked_for_comes(where: Placement) -> None:
+    assert where.zeros(2, 3).tolist() == [[0.0] * 3] * 2
+    assert where.empty(4, dtype=torch.int64).shape == (4,)
+    assert where.pinned(3, 5).shape == (3, 5)
+    assert where.pinned(0, 5).numel() == 0
+    assert where.upload(torch.arange(3)).tolist() == [0, 1, 2]
+    with where.transfers():
+        pass
+    where.synchronise()
+
+
+@pytest.mark.parametrize("where", [HOST, EMULATED], ids=["host", "device"])
+def test_a_mirror_shows_what_was_pushed(where: Placement) -> None:
+    mirror = where.mirror(8)
+    mirror.host.fill_(7)
+    mirror.push()
+    assert mirror.there.tolist() == [7] * 8
+    address = mirror.there.data_ptr()
+    mirror.host[3] = 9
+    assert (mirror.there[3] == 9) == (where is HOST), "the host and its device share memory, or a push is missing"
+    mirror.push()
+    assert mirror.there[3] == 9
+    assert mirror.there.data_ptr() == address
+
+
+def test_the_device_is_chosen_once() -> None:
+    assert choose("cpu") is HOST
+    with using(Emulator()):
+        for name in ("auto", "cuda", "cuda:0"):
+            chosen = choose(name)
+            assert chosen.kind is DeviceKind.CUDA
+            assert (chosen.name, chosen.free_bytes()) == ("cuda:0", None)
+        assert choose("cpu") is HOST
+
+
+@needs_no_gpu
+def test_without_a_gpu_auto_is_the_cpu_and_cuda_says_what_is_missing() -> None:
+    assert isinstance(choose("auto"), Host)
+    for name in ("cuda", "cuda:1"):
+        with pytest.raises(CudaError, match="install"):
+            choose(name)
+
+
+@pytest.mark.parametrize("where", [HOST, EMULATED], ids=["host", "device"])
+@pytest.mark.parametrize("reserved", [0, 1 << 20])
+def test_an_arena_hands_out_the_same_memory_from_its_second_pass_on(where: Placement, reserved: int) -> None:
+    arena = Arena(where, reserved)
+
+    def run() -> list[int]:
+        with arena.scope():
+            outer = arena.take(3, 5)
+            with arena.scope():
+                inner = arena.take(100)
+            again = arena.take(100)
+            assert again.data_ptr() == inner.data_ptr() or arena._backing.numel() == 0
+            return [outer.data_ptr(), inner.data_ptr(), again.data_ptr()]
+
+    first, second, third = run(), run(), run()
+    assert second == third
+    assert (first == second) or not reserved
+    assert arena.peak_bytes == 256 + 512
+
+
+def test_recordings_of_the_emulated_device_are_what_programs_use() -> None:
+    with using(Emulator()):
+        ran: list[int] = []
+        recording = jit.record(lambda: ran.append(1))
+        assert len(ran) == 2
+        recording.run()
+        assert len(ran) == 2, "only launches are run again"
