@@ -133,7 +133,7 @@ def _run_wave(wave: Wave, common: Mapping[str, int], state: torch.Tensor, keep: 
     places = (ctypes.c_int32 * MOST_ROWS)(*wave.rows)
     args = _ChunkArgs(**common, records=records.data_ptr(), first_chunk=wave.first, chunks=wave.chunks, rows=places)
     prepare = Launch((wave.chunks, heads, rows), (256, 1, 1), prepare_bytes(dk, dv), macros)
-    advance = Launch((dv // (16 * warps), heads, rows), (32 * warps, 1, 1), advance_bytes(dk), macros)
+    advance = Launch((dv // (16 * warps), heads, rows), (32 * warps, 1, 1), advance_bytes(dk, dv), macros)
     _CHUNKS.launch("gdn_prepare", prepare, args, *keep, records)
     _CHUNKS.launch("gdn_advance", advance, args, *keep, records)
 

@@ -68,7 +68,7 @@ def cuda_plan(counts: Sequence[int], dk: int, dv: int, shared_bytes: int) -> Cud
     Args:
         shared_bytes: the most shared memory that a block may have.
     """
-    chunked = has_chunks(dk, dv) and prepare_bytes(dk, dv) <= shared_bytes
+    chunked = has_chunks(dk, dv) and max(prepare_bytes(dk, dv), advance_bytes(dk, dv)) <= shared_bytes
     most = CHUNK - 1 if chunked else max(counts, default=0)
     rows = tuple(row for row, count in enumerate(counts) if count > most)
     return CudaPlan(most, len(rows) < len(counts), tuple(_waves(rows, counts)))
@@ -96,14 +96,15 @@ def slab_warps(dv: int) -> int:
 def record_bytes(dk: int, dv: int) -> int:
     """What gdn_prepare leaves about one chunk of one head; see chunks.cuh."""
     tiles = dk // 16 * 2 * (CHUNK // 8) + CHUNK // 16 * (CHUNK // 8 + dk // 8) + dv // _SLAB * (CHUNK // 8)
-    return tiles * _TILE_BYTES + 128
+    return tiles * _TILE_BYTES + 4 * (2 * CHUNK + 32)
 
 
 def prepare_bytes(dk: int, dv: int) -> int:
     """Shared memory of gdn_prepare: padded keys and values, the triangle in blocks of 16, and numbers per token."""
-    return 4 * (CHUNK * (dk + 4 + dv + 4) + 16 * 16 * (1 + 2 + 3 + 4) + 6 * CHUNK)
+    return 4 * (CHUNK * (dk + 4 + dv + 4) + 16 * 16 * (1 + 2 + 3 + 4) + 5 * CHUNK)
 
 
-def advance_bytes(dk: int) -> int:
-    """Shared memory of gdn_advance: four stages of the larger kind of piece."""
-    return 4 * _TILE_BYTES * (CHUNK // 8 + max(CHUNK // 8, dk // 8))
+def advance_bytes(dk: int, dv: int) -> int:
+    """Shared memory of gdn_advance: four stages of the larger kind of piece, and the block's slabs of values."""
+    tiles = 4 * (CHUNK // 8 + max(CHUNK // 8, dk // 8)) + slab_warps(dv) * (CHUNK // 8)
+    return tiles * _TILE_BYTES

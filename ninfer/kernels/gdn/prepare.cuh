@@ -18,9 +18,8 @@ struct PrepareShared {
     float decay[kChunk];                   // b, the sum of g up to this token, as the sum of two floats
     float decay_rest[kChunk];
     float from_start[kChunk];              // e^b
-    float to_end[kChunk];                  // e^(b_last - b)
     float beta[kChunk];
-    float query_norm[kChunk];              // with 1 / sqrt(dk)
+    float query_norm[kChunk];
 };
 
 // Where a chunk lies in the call.
@@ -61,12 +60,12 @@ NINFER_DEVICE void load_tokens(PrepareShared& s, const ChunkArgs& args, const Pl
         copy_row<kValues>(s.values[i], values, live);
         if (args.out == nullptr) continue;
         const float query_squares = copy_row<kKeys>(nullptr, query, live);
-        if (lane() == 0) s.query_norm[i] = 1.0f / sqrtf(query_squares + kEps) / sqrtf(static_cast<float>(kKeys));
+        if (lane() == 0) s.query_norm[i] = 1.0f / sqrtf(query_squares + kEps);
     }
 }
 
 // One warp: the sums of g, in fp64 and then as two floats, because what counts is their differences.
-NINFER_DEVICE void sum_decays(PrepareShared& s, const ChunkArgs& args, const Place& place, float* total) {
+NINFER_DEVICE void sum_decays(PrepareShared& s, const ChunkArgs& args, const Place& place, float* numbers) {
     double sums[2];
     for (int i = 0; i < 2; ++i) {
         const int token = 2 * lane() + i;
@@ -87,9 +86,10 @@ NINFER_DEVICE void sum_decays(PrepareShared& s, const ChunkArgs& args, const Pla
         s.decay[token] = static_cast<float>(sum);
         s.decay_rest[token] = static_cast<float>(sum - static_cast<double>(s.decay[token]));
         s.from_start[token] = expf(s.decay[token]) * (1.0f + s.decay_rest[token]);
-        s.to_end[token] = expf(static_cast<float>(last - sum));
+        numbers[token] = s.from_start[token];
+        numbers[kChunk + token] = expf(static_cast<float>(last - sum));
     }
-    if (lane() == 0) *total = expf(static_cast<float>(last));
+    if (lane() == 0) numbers[2 * kChunk] = expf(static_cast<float>(last));
 }
 
 // e^(b_i - b_j)
@@ -97,20 +97,31 @@ NINFER_DEVICE float decay_between(const PrepareShared& s, int i, int j) {
     return expf((s.decay[i] - s.decay[j]) + (s.decay_rest[i] - s.decay_rest[j]));
 }
 
-// Products of 16 rows (keys or queries, from `first` and `first` + 8 rows on) with the keys up to the last of them.
-NINFER_DEVICE void products(float (&sums)[kTokenTiles][4], const PrepareShared& s, const float* first,
-                            const float* eighth, int tiles) {
-    const int column = lane() % 4 * 2;
+// 16 keys or queries: a lane has two of them, or null for zeros, and what they are multiplied by.
+struct Sixteen {
+    const float* rows[2];
+    float factors[2];
+};
+
+// A lane's part of columns [at, at + 8) as sums lie, where `at` is the first that it has of them.
+NINFER_DEVICE void load_tile(float (&tile)[4], const Sixteen& x, int at) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float2 v = x.rows[i] != nullptr ? read_pair(x.rows[i] + at) : make_float2(0.0f, 0.0f);
+        tile[2 * i] = v.x * x.factors[i], tile[2 * i + 1] = v.y * x.factors[i];
+    }
+}
+
+// Products of 16 rows with the keys of the first 8 * `tiles` tokens.
+NINFER_DEVICE void products(float (&sums)[kTokenTiles][4], const PrepareShared& s, const Sixteen& rows, int tiles) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n)
         for (int i = 0; i < 4; ++i) sums[n][i] = 0.0f;
-    for (int k = column; k < kKeys; k += 16) {
-        const float2 zero = make_float2(0.0f, 0.0f);
-        const float2 a = first != nullptr ? read_pair(first + k) : zero, b = eighth != nullptr ? read_pair(eighth + k) : zero;
-        const float2 c = first != nullptr ? read_pair(first + k + 8) : zero;
-        const float2 d = eighth != nullptr ? read_pair(eighth + k + 8) : zero;
-        const float near[4] = {a.x, a.y, b.x, b.y}, far[4] = {c.x, c.y, d.x, d.y};
-        const Left left = left_tile(near, far);
+    for (int k = lane() % 4 * 2; k < kKeys; k += 16) {
+        float near[4], far[4];
+        load_tile(near, rows, k);
+        load_tile(far, rows, k + 8);
+        const Left left = left_tile(near, far, kRight);
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) {
             if (n >= tiles) continue;
@@ -118,13 +129,16 @@ NINFER_DEVICE void products(float (&sums)[kTokenTiles][4], const PrepareShared& 
             multiply(sums[n], left, right_tile(read_pair(key + k), read_pair(key + k + 8)));
         }
     }
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n)
+        for (int i = 0; i < 4; ++i) sums[n][i] *= kFromRight * kFromRight;
 }
 
 // One warp: rows [16 m, 16 m + 16) of A, with A_ij = beta_i e^(b_i - b_j) k_i k_j for j < i.
 NINFER_DEVICE void lower_rows(PrepareShared& s, int m) {
     float sums[kTokenTiles][4];
     const int row = kBlock * m + lane() / 4;
-    products(sums, s, s.keys[row], s.keys[row + 8], 2 * m + 2);
+    products(sums, s, {{s.keys[row], s.keys[row + 8]}, {1.0f, 1.0f}}, 2 * m + 2);
     float* const low = s.low + kBlock * kBlock * (m * (m + 1) / 2);
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
@@ -136,18 +150,23 @@ NINFER_DEVICE void lower_rows(PrepareShared& s, int m) {
     }
 }
 
-// One warp: rows [16 m, 16 m + 16) of P, with P_ij = e^(b_i - b_j) q_i k_j / sqrt(dk) for j <= i, as right-hand tiles.
+// One warp: rows [16 m, 16 m + 16) of P, with P_ij = e^(b_i - b_j) q_i k_j for j <= i, as right-hand tiles.
 NINFER_DEVICE void answer_rows(const PrepareShared& s, const ChunkArgs& args, const Place& place, int m, u8* record) {
     float sums[kTokenTiles][4];
     const int row = kBlock * m + lane() / 4;
-    const float* const first = row < place.count ? query_of(args, place, row) : nullptr;
-    products(sums, s, first, row + 8 < place.count ? query_of(args, place, row + 8) : nullptr, 2 * m + 2);
+    Sixteen queries;
+    for (int i = 0; i < 2; ++i) {
+        const int token = row + 8 * i;
+        queries.rows[i] = token < place.count ? query_of(args, place, token) : nullptr;
+        queries.factors[i] = s.query_norm[token];
+    }
+    products(sums, s, queries, 2 * m + 2);
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n) {
         if (n >= 2 * m + 2) continue;
         for (int c = 0; c < 4; ++c) {
             const int i = row + c / 2 * 8, j = 8 * n + lane() % 4 * 2 + c % 2;
-            sums[n][c] *= j <= i ? s.query_norm[i] * decay_between(s, i, j) : 0.0f;
+            sums[n][c] = j <= i ? decay_between(s, i, j) * sums[n][c] : 0.0f;
         }
     }
 #pragma unroll
@@ -160,13 +179,13 @@ NINFER_DEVICE void answer_rows(const PrepareShared& s, const ChunkArgs& args, co
     }
 }
 
-// Tiles of 8 tokens of Q e^b / sqrt(dk).
+// Tiles of 8 tokens of Q.
 NINFER_DEVICE void write_queries(const PrepareShared& s, const ChunkArgs& args, const Place& place, u8* record) {
     for (int n = warp(); n < kTokenTiles; n += kPrepareWarps) {
         const int token = 8 * n + lane() / 4;
         const bool live = token < place.count;
         const float* const query = query_of(args, place, live ? token : 0) + lane() % 4 * 2;
-        const float factor = live ? s.query_norm[token] * s.from_start[token] : 0.0f;
+        const float factor = live ? s.query_norm[token] : 0.0f;
         for (int piece = 0; piece < kReadPieces; ++piece) {
             const float2 a = read_pair(query + 16 * piece), b = read_pair(query + 16 * piece + 8);
             const uint4 tile = right_tile(make_float2(a.x * factor, a.y * factor), make_float2(b.x * factor, b.y * factor));
@@ -175,15 +194,12 @@ NINFER_DEVICE void write_queries(const PrepareShared& s, const ChunkArgs& args, 
     }
 }
 
-// Tiles of 8 columns of K e^(b_last - b); neighbours along 16 tokens.
+// Tiles of 8 columns of K; neighbours along 16 tokens.
 NINFER_DEVICE void write_keys(const PrepareShared& s, u8* record) {
     for (int at = warp(); at < kWritePieces * kKeyTiles; at += kPrepareWarps) {
         const int piece = at / kKeyTiles, n = at % kKeyTiles, token = 16 * piece + lane() % 4 * 2;
         float v[4];
-        for (int i = 0; i < 4; ++i) {
-            const int t = token + i % 2 + i / 2 * 8;
-            v[i] = s.keys[t][8 * n + lane() / 4] * s.to_end[t];
-        }
+        for (int i = 0; i < 4; ++i) v[i] = s.keys[token + i % 2 + i / 2 * 8][8 * n + lane() / 4];
         u8* const to = record + write_piece_at(piece) + (kTokenTiles + n) * kTile + lane() * 16;
         store16(to, right_tile(make_float2(v[0], v[1]), make_float2(v[2], v[3])));
     }
@@ -214,13 +230,14 @@ NINFER_DEVICE void solve(const PrepareShared& s, float* x, int stride, bool key)
     }
 }
 
-// Tiles of 8 tokens of -W.
+// Tiles of 8 tokens of W, whose rows were solved with e^b in them. A row that it takes below 1e-30 counts for nothing.
 NINFER_DEVICE void write_corrections(const PrepareShared& s, u8* record) {
     for (int at = warp(); at < kReadPieces * kTokenTiles; at += kPrepareWarps) {
-        const int piece = at / kTokenTiles, n = at % kTokenTiles;
-        const float* const w = s.keys[8 * n + lane() / 4] + 16 * piece + lane() % 4 * 2;
+        const int piece = at / kTokenTiles, n = at % kTokenTiles, token = 8 * n + lane() / 4;
+        const float factor = s.from_start[token] > 1e-30f ? 1.0f / s.from_start[token] : 0.0f;
+        const float* const w = s.keys[token] + 16 * piece + lane() % 4 * 2;
         store16(record + piece * kReadBytes + n * kTile + lane() * 16,
-                right_tile(make_float2(-w[0], -w[1]), make_float2(-w[8], -w[9])));
+                right_tile(make_float2(w[0] * factor, w[1] * factor), make_float2(w[8] * factor, w[9] * factor)));
     }
 }
 
