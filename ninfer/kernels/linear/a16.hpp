@@ -12,6 +12,8 @@
 #include "linear/decode.hpp"
 #include "simd.hpp"
 
+#include <type_traits>
+
 namespace ninfer::a16 {
 
 constexpr int PAD = 64;
@@ -207,19 +209,24 @@ __attribute__((noinline)) static void stream_tile(
     put(sums, to, count, tokens);
 }
 
-// STREAM_ROWS rows at most, and all tokens.
+// Rows [begin, end) and all tokens.
 template <class F>
 static inline void stream_rows(
-    const Part& part, int64_t row, int64_t rows, const Batch& batch, const Columns& columns, f32* to) {
-    for (int64_t t = 0; t < batch.count; t += 4, to += 4 * ROWS) {
-        const int64_t tokens = batch.count - t;
-        if (tokens == 1) {
-            stream_tile<F, 4, 1>(part, row, rows, batch, t, 1, columns, to);
-        } else if (tokens == 2) {
-            stream_tile<F, 4, 2>(part, row, rows, batch, t, 2, columns, to);
-        } else {
-            stream_tile<F, 2, 4>(part, row, rows, batch, t, tokens, columns, to);
-            if (rows > 2) stream_tile<F, 2, 4>(part, row + 2, rows - 2, batch, t, tokens, columns, to + 2);
+    const Part& part, int64_t begin, int64_t end, const Batch& batch, const Columns& columns, f32* to) {
+    constexpr int R = std::is_empty<typename F::Shared>::value ? 3 : 2;  // with four tokens: what registers hold
+    const int64_t step = batch.count <= 2 ? STREAM_ROWS : STREAM_ROWS / R * R;
+    for (int64_t row = begin; row < end; row += step, to += step) {
+        const int64_t rows = end - row < step ? end - row : step;
+        for (int64_t t = 0; t < batch.count; t += 4) {
+            const int64_t tokens = batch.count - t;
+            if (tokens == 1) {
+                stream_tile<F, STREAM_ROWS, 1>(part, row, rows, batch, t, 1, columns, to + t * ROWS);
+            } else if (tokens == 2) {
+                stream_tile<F, STREAM_ROWS, 2>(part, row, rows, batch, t, 2, columns, to + t * ROWS);
+            } else {
+                for (int64_t r = 0; r < rows; r += R)
+                    stream_tile<F, R, 4>(part, row + r, rows - r, batch, t, tokens, columns, to + t * ROWS + r);
+            }
         }
     }
 }
@@ -329,8 +336,7 @@ static inline void multiply_columns(
     by_part(o, begin, end, [&](auto f, const Part& part, int64_t first, int64_t stop, int64_t offset) {
         using F = decltype(f);
         if (stream) {
-            for (int64_t row = first; row < stop; row += STREAM_ROWS)
-                stream_rows<F>(part, row, stop - row, batch, columns, s.sums + offset + row - first);
+            stream_rows<F>(part, first, stop, batch, columns, s.sums + offset);
         } else {
             for (int64_t row = first; row < stop; ++row)
                 decode<F>(part, row, columns, s.block + (offset + row - first) * COLUMNS);
