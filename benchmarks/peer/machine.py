@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import time
@@ -63,8 +64,15 @@ class ReadBandwidth:
 
 
 def warm_page_cache(*files: Path) -> None:
-    """Read files once, so that neither program meets a cold disk."""
+    """Bring files into memory as a program that maps them would, so that neither program meets a cold disk.
+
+    What an earlier write left there goes first. Both programs' files then lie in huge pages, where the system has them for
+    files; otherwise whoever wrote a file would decide how fast its reader is.
+    """
     for path in files:
-        with path.open("rb", buffering=0) as file:
-            while file.read(1 << 24):
-                pass
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                mapped.madvise(mmap.MADV_HUGEPAGE)
+                np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE].sum()

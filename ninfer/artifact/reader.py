@@ -12,7 +12,7 @@ import os
 import stat
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -299,4 +299,9 @@ def _open_regular(path: Path) -> BinaryIO:
 
 
 def _map(handle: BinaryIO) -> U8:
-    return np.frombuffer(mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    """The whole file. Parts that are not in memory yet come in huge pages where the system can do that for files."""
+    mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # advice, which a kernel without huge pages refuses
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, np.uint8)
