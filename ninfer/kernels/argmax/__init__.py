@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import torch
 
-from ninfer.kernels.argmax import compiled_cpu, torch_cpu
+from ninfer.kernels.argmax import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.argmax.plan import plan
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.dispatch import problem
@@ -25,7 +25,11 @@ from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.routes import Route
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"argmax": MappingProxyType(compiled_routes(compiled_cpu.argmax) | {Route.CPU_TORCH: torch_cpu.argmax})}
+    {
+        "argmax": MappingProxyType(
+            compiled_routes(compiled_cpu.argmax) | {Route.CPU_TORCH: torch_cpu.argmax, Route.CUDA: cuda.argmax}
+        )
+    }
 )
 
 

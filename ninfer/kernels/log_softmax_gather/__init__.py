@@ -22,7 +22,8 @@ import torch
 
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.dispatch import problem
-from ninfer.kernels.log_softmax_gather import compiled_cpu, torch_cpu
+from ninfer.kernels.jit import on_device
+from ninfer.kernels.log_softmax_gather import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.log_softmax_gather.plan import plan
 from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.routes import Route
@@ -30,10 +31,12 @@ from ninfer.kernels.routes import Route
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
         "log_softmax_gather": MappingProxyType(
-            compiled_routes(compiled_cpu.log_softmax_gather) | {Route.CPU_TORCH: torch_cpu.log_softmax_gather}
+            compiled_routes(compiled_cpu.log_softmax_gather)
+            | {Route.CPU_TORCH: torch_cpu.log_softmax_gather, Route.CUDA: cuda.log_softmax_gather}
         ),
         "top_logprobs": MappingProxyType(
-            compiled_routes(compiled_cpu.top_logprobs) | {Route.CPU_TORCH: torch_cpu.top_logprobs}
+            compiled_routes(compiled_cpu.top_logprobs)
+            | {Route.CPU_TORCH: torch_cpu.top_logprobs, Route.CUDA: cuda.top_logprobs}
         ),
     }
 )
@@ -48,7 +51,7 @@ def log_softmax_gather(logits: torch.Tensor, targets: torch.Tensor, out: torch.T
     rows, vocab = check_matrix("log_softmax_gather", "logits", logits, torch.float32)
     check("log_softmax_gather", "targets", targets, (rows,), torch.int64)
     check("log_softmax_gather", "out", out, (rows,), torch.float32)
-    if rows and not 0 <= int(targets.min()) <= int(targets.max()) < vocab:
+    if rows and not on_device(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < vocab:
         raise ValueError(f"log_softmax_gather: targets must lie in [0, {vocab}), got {targets.tolist()}")
     route = plan(problem(logits, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["log_softmax_gather"][route](logits, targets, out)
