@@ -14,22 +14,17 @@
 #define NINFER_MEMBER __device__ __forceinline__
 
 // A kernel and its one argument: NINFER_KERNEL(name, Args, max_threads) { ... args.field ... }. The host defines
-// NINFER_ARGS_<name> as the size of its own mirror of Args, or NINFER_ARGS_UNCHECKED where it has no mirror.
+// NINFER_ARGS_<name> as the size of its own mirror of Args, or NINFER_ARGS_UNCHECKED where it has no mirror. A fourth
+// argument is the least number of blocks per multiprocessor; with none the compiler may spill for the sake of more.
 #if defined(NINFER_ARGS_UNCHECKED)
 #define NINFER_CHECK_ARGS(name, Args)
 #else
 #define NINFER_CHECK_ARGS(name, Args) \
     static_assert(sizeof(Args) == NINFER_ARGS_##name, "the arguments of " #name " differ from the host's");
 #endif
-#if defined(NINFER_EMULATOR_BOUNDS)
-#define NINFER_BOUNDS(name, max_threads) NINFER_EMULATOR_BOUNDS(name, max_threads)
-#else
-#define NINFER_BOUNDS(name, max_threads)
-#endif
-#define NINFER_KERNEL(name, Args, max_threads) \
-    NINFER_CHECK_ARGS(name, Args)              \
-    NINFER_BOUNDS(name, max_threads)           \
-    extern "C" __global__ void __launch_bounds__(max_threads) name(const Args args)
+#define NINFER_KERNEL(name, Args, ...) \
+    NINFER_CHECK_ARGS(name, Args)      \
+    extern "C" __global__ void __launch_bounds__(__VA_ARGS__) name(const Args args)
 
 // `type* var`: the block's dynamic shared memory, aligned to 16 bytes. Once per kernel.
 #if defined(NINFER_EMULATED)
