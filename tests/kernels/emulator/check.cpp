@@ -46,7 +46,7 @@ bool local(uintptr_t address) {
 
 void describe(uintptr_t address, char* text, size_t bytes) {
     const Range dynamic = dynamic_range(), fixed = state.spec.fixed;
-    const Range all_dynamic{dynamic.begin, reinterpret_cast<uintptr_t>(state.dynamic_end)};
+    const Range all_dynamic{dynamic.begin, reinterpret_cast<uintptr_t>(state.dynamic_end) + kPageBytes};
     if (all_dynamic.has(address)) {
         std::snprintf(text, bytes, "byte %zu of %u bytes of dynamic shared memory", address - dynamic.begin,
                       state.spec.dynamic_bytes);
@@ -84,12 +84,12 @@ void describe(uintptr_t address, char* text, size_t bytes) {
                               uint32_t pc) {
     char because[160];
     if (!of_block) {
-        std::snprintf(because, sizeof because, ", which another block %s, with nothing to order the two", did);
+        std::snprintf(because, sizeof because, ", which another block %s{other}, with nothing to order the two", did);
     } else if (rank < 0) {
-        std::snprintf(because, sizeof because, ", which other threads %s, with no barrier between", did);
+        std::snprintf(because, sizeof because, ", which other threads %s{other}, with no barrier between", did);
     } else {
         const uint3 index = state.fibres[rank].index;
-        std::snprintf(because, sizeof because, ", which thread (%u, %u, %u) %s, with no barrier between", index.x,
+        std::snprintf(because, sizeof because, ", which thread (%u, %u, %u) %s{other}, with no barrier between", index.x,
                       index.y, index.z, did);
     }
     report("race", access, at, because, pc);
@@ -98,7 +98,7 @@ void describe(uintptr_t address, char* text, size_t bytes) {
 void against_write(const Cell& cell, const Access& access, uintptr_t at) {
     const bool of_block = cell.write_tick >= check.block, atomic = cell.writer & kAtomic;
     if (of_block && cell.writer & kPending)
-        report("cp.async", access, at, ", where a copy has not been waited for", cell.write_pc);
+        report("cp.async", access, at, ", where a copy{other} has not been waited for", cell.write_pc);
     if (atomic && access.kind == Kind::kAtomic) return;
     const unsigned rank = cell.writer & kRank;
     if (of_block ? behind_thread(rank, cell.write_tick) : behind_block(rank, cell.write_tick, atomic)) return;

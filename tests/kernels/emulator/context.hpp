@@ -50,6 +50,9 @@ inline void prepare(Context& context, char*, char* end, void (*entry)()) {
 
 inline void change(Context& from, Context& to) { emulator_switch(&from.stack_pointer, to.stack_pointer); }
 
+/// The frame pointer of a fibre that rests.
+inline void* frame_of(const Context& context) { return static_cast<void**>(context.stack_pointer)[5]; }
+
 #else
 
 struct Context {
@@ -65,6 +68,8 @@ inline void prepare(Context& context, char* begin, char* end, void (*entry)()) {
 }
 
 inline void change(Context& from, Context& to) { swapcontext(&from.registers, &to.registers); }
+
+inline void* frame_of(const Context&) { return nullptr; }
 
 #endif
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -22,6 +22,7 @@ _FRAMES = 12
 _MOST_THREADS = 1024
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (1024, 1024, 64)
+_FACTS = DeviceFacts(arch=80, multiprocessors=4, shared_bytes=100 * 1024)
 
 
 class EmulatorError(AssertionError):
@@ -47,16 +48,27 @@ class _Spec(ctypes.Structure):
     )
 
 
-class Fault(ctypes.Structure):
+class _Group(ctypes.Structure):
+    _fields_ = (
+        ("count", ctypes.c_uint32),
+        ("first", ctypes.c_uint32),
+        ("mask", ctypes.c_uint32),
+        ("name", ctypes.c_char * 28),
+        ("frames", ctypes.c_uint64 * _FRAMES),
+    )
+
+
+class _Fault(ctypes.Structure):
     """What went wrong; mirrors the runtime's."""
 
     _fields_ = (
-        ("text", ctypes.c_char * 1024),
+        ("text", ctypes.c_char * 512),
         ("block", ctypes.c_uint32 * 3),
         ("thread", ctypes.c_uint32 * 3),
         ("placed", ctypes.c_int32),
         ("frames", ctypes.c_uint64 * _FRAMES),
         ("other", ctypes.c_uint64),
+        ("waiting", _Group * 4),
     )
 
 
@@ -73,7 +85,7 @@ class Emulator(RecordingDevice):
     """
 
     _one_launch = threading.Lock()  # the runtime library has one set of fibres
-    _modules: dict[object, Module] = {}
+    _modules: ClassVar[dict[object, Module]] = {}
 
     def __init__(
         self,
@@ -82,7 +94,7 @@ class Emulator(RecordingDevice):
         cp_async: CpAsync = "late",
         seed: int = 0,
         seconds: float = 120.0,
-        facts: DeviceFacts = DeviceFacts(arch=80, multiprocessors=4, shared_bytes=100 * 1024),
+        facts: DeviceFacts = _FACTS,
     ) -> None:
         assert mode in ("fast", "check"), f"no mode {mode}"
         assert cp_async in ("late", "eager"), f"no cp_async {cp_async}"
@@ -118,7 +130,7 @@ class Emulator(RecordingDevice):
             kernel=module.kernels[kernel],
             args=ctypes.addressof(args),
             module=ctypes.pointer(module.segments),
-            legal=(Range * len(legal))(*legal),
+            legal=(Range * len(legal))(*(Range(*pair) for pair in legal)),
             legal_count=len(legal),
             fixed=module.shared,
             seed=self._seed,
@@ -130,11 +142,11 @@ class Emulator(RecordingDevice):
             eager=self._eager,
             check=self._check,
         )
-        fault = Fault()
+        fault = _Fault()
         with self._one_launch:
             fine = runtime().emulator_run(ctypes.byref(spec), ctypes.byref(fault))
         if not fine:
-            raise EmulatorError(_message(kernel, fault, module, source))
+            raise EmulatorError(_message(kernel, fault, module))
 
     def _module(self, source: CudaSource, macros: Mapping[str, int]) -> Module:
         stat = source.path.stat()
@@ -157,13 +169,18 @@ def _require_legal(kernel: str, how: Launch, most_threads: int, facts: DeviceFac
         raise EmulatorError(f"{shape} the device has {facts.shared_bytes}")
 
 
-def _message(kernel: str, fault: Fault, module: Module, source: CudaSource) -> str:
+def _message(kernel: str, fault: _Fault, module: Module) -> str:
     text = fault.text.decode(errors="replace")
     if not fault.placed:
         return f"{kernel}: {text}"
-    place = places.describe(module.path, module.segments.base, [frame for frame in fault.frames if frame], source.path)
-    other = places.describe(module.path, module.segments.base, [fault.other], source.path) if fault.other else ""
-    return (
-        f"{kernel}: {text}{f' in {other}' if other else ''}; "
-        f"thread {tuple(fault.thread)} of block {tuple(fault.block)} at {place or 'an unknown place'}"
-    )
+    place = places.describe(module, fault.frames)
+    other = places.describe(module, [fault.other])
+    text = text.replace("{other}", f" at {other}" if other else "")
+    waiting = "".join(_waiting(group, module) for group in fault.waiting if group.count)
+    return f"{kernel}: {text}; thread {tuple(fault.thread)} of block {tuple(fault.block)} at {place or '?'}{waiting}"
+
+
+def _waiting(group: _Group, module: Module) -> str:
+    whom = f" for lanes 0x{group.mask:08x}" if group.mask else ""
+    place = places.describe(module, group.frames)
+    return f"; {group.count} threads, the first {group.first}, wait in {group.name.decode()}{whom} at {place or '?'}"

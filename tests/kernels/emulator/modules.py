@@ -24,7 +24,7 @@ from ninfer.kernels.native.build import BuildError, cache_dir, compiler
 
 HERE = Path(__file__).resolve().parent
 _INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
-_BOUNDS = r"NINFER_KERNEL\(\s*{name}\s*,[^,]+,(.*?)\)\s*\{{"
+_BOUNDS = r"NINFER_KERNEL\(\s*{name}\s*,[^,]+,([^,]*?)(?:,[^{{]*)?\)\s*\{{"
 _FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -38,8 +38,11 @@ _FLAGS = (
 _MODULE_FLAGS = (
     "-O1",
     "-g1",
+    "-gdwarf-4",  # addr2line loses file names of version 5 where the source comes from a pipe
+    "-fstack-clash-protection",  # a frame larger than a guard page cannot step over it
     "-ffp-contract=off",
     "-fno-math-errno",
+    "-fno-plt",  # a fault in a stub would have no place
     "-fno-strict-aliasing",  # as NVRTC: kernels read words of whatever type
     "-fno-gnu-unique",
     "-Wno-unknown-pragmas",
@@ -141,7 +144,7 @@ def _wrapper(source: CudaSource) -> str:
     text = source.path.read_text(encoding="utf-8")
     lines = [
         f'#include "{source.path.resolve()}"',
-        '#pragma GCC visibility push(default)',
+        "#pragma GCC visibility push(default)",
         'extern "C" {',
         'extern char __start_emulator_shared[] __attribute__((weak, visibility("hidden")));',
         'extern char __stop_emulator_shared[] __attribute__((weak, visibility("hidden")));',
@@ -150,7 +153,7 @@ def _wrapper(source: CudaSource) -> str:
     for name, args in source.kernels.items():
         bounds = re.search(_BOUNDS.format(name=name), text, re.DOTALL)
         lines += [
-            f'static_assert(emulator::args_bytes({name}) == {ctypes.sizeof(args)}, "Args of {name}: the host differs");',
+            f"static_assert(emulator::args_bytes({name}) == {ctypes.sizeof(args)});",
             f"void emulator_run_{name}(const void* args) {{ emulator::call({name}, args); }}",
             f"extern const unsigned emulator_threads_{name};",
             f"const unsigned emulator_threads_{name} = {bounds[1] if bounds else 1024};",

@@ -14,15 +14,15 @@ State state;
 
 namespace {
 
-Range own_stack() {
-    const auto begin = reinterpret_cast<uintptr_t>(state.stacks) + state.current->rank * kStackBytes;
+Range stack_of(const Fibre& fibre) {
+    const auto begin = reinterpret_cast<uintptr_t>(state.stacks) + fibre.rank * kStackBytes;
     return {begin + kPageBytes, begin + kStackBytes};
 }
 
 /// The return addresses in the module, along the frame pointers.
-void walk(void* frame, uint64_t pc, Trace& trace) {
+void walk(const Fibre& fibre, void* frame, uint64_t pc, Trace& trace) {
     int count = 0;
-    const Range stack = own_stack();
+    const Range stack = stack_of(fibre);
     if (pc && state.spec.module->text.has(pc)) trace.frames[count++] = pc + 1;
     auto* at = static_cast<uintptr_t*>(frame);
     while (count < kFrames && stack.has(reinterpret_cast<uintptr_t>(at), 16) && at[1]) {
@@ -32,25 +32,42 @@ void walk(void* frame, uint64_t pc, Trace& trace) {
     }
 }
 
+bool same(const Group& a, const Group& b) {
+    return a.mask == b.mask && !std::memcmp(&a.trace, &b.trace, sizeof a.trace) && !std::strcmp(a.name, b.name);
+}
+
+void add_waiting(const Fibre& fibre, void* frame, Group* groups) {
+    Group mine{1, fibre.rank, fibre.meeting.mask, {}, {}};
+    std::snprintf(mine.name, sizeof mine.name, "%s", fibre.meeting.name);
+    walk(fibre, frame, 0, mine.trace);
+    for (int i = 0; i < kGroups; ++i) {
+        if (!groups[i].count) groups[i] = mine;
+        else if (same(groups[i], mine)) ++groups[i].count;
+        else continue;
+        return;
+    }
+}
+
+[[noreturn]] void leave() {
+    Context abandoned;
+    change(abandoned, state.main);
+    __builtin_unreachable();
+}
+
 }  // namespace
 
 void fail_at(void* frame, uint64_t pc, uint64_t other, const char* text) {
     Fault& fault = *state.fault;
-    std::memset(&fault, 0, sizeof fault);
     std::snprintf(fault.text, sizeof fault.text, "%s", text);
     const Fibre* fibre = state.current;
     fault.other = other;
-    fault.placed = fibre != nullptr;
-    if (fibre) {
-        const uint3 block = state.block, thread = fibre->index;
-        const uint32_t where[2][3] = {{block.x, block.y, block.z}, {thread.x, thread.y, thread.z}};
-        std::memcpy(fault.block, where[0], sizeof fault.block);
-        std::memcpy(fault.thread, where[1], sizeof fault.thread);
-        walk(frame, pc, fault.trace);
-    }
-    Context abandoned;
-    change(abandoned, state.main);
-    __builtin_unreachable();
+    fault.placed = true;
+    const uint3 block = state.block, thread = fibre->index;
+    const uint32_t where[2][3] = {{block.x, block.y, block.z}, {thread.x, thread.y, thread.z}};
+    std::memcpy(fault.block, where[0], sizeof fault.block);
+    std::memcpy(fault.thread, where[1], sizeof fault.thread);
+    walk(*fibre, frame, pc, fault.trace);
+    leave();
 }
 
 void fail(const char* format, ...) {
@@ -62,47 +79,30 @@ void fail(const char* format, ...) {
     fail_at(__builtin_frame_address(0), 0, 0, text);
 }
 
-namespace {
-
-const char* base_name(const char* path) {
-    const char* slash = std::strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-/// Nobody can go on: says for each place how many wait there, and whom they miss.
-[[noreturn]] void deadlock() {
-    char text[sizeof state.fault->text];
-    size_t used = std::snprintf(text, sizeof text, "deadlock");
-    for (unsigned i = 0; i < state.threads && used + 200 < sizeof text; ++i) {
-        Fibre& fibre = state.fibres[i];
+void fail_among_waiting(const char* format, ...) {
+    for (unsigned rank = 0; rank < state.threads; ++rank) {
+        const Fibre& fibre = state.fibres[rank];
         if (fibre.exited || fibre.wait == Wait::kNothing) continue;
-        const Meeting meeting = fibre.meeting;
-        const Wait wait = fibre.wait;
-        unsigned count = 0;
-        for (unsigned j = i; j < state.threads; ++j) {
-            Fibre& other = state.fibres[j];
-            const bool same = other.wait == wait && other.meeting.line == meeting.line &&
-                              !std::strcmp(other.meeting.file, meeting.file);
-            if (!same) continue;
-            other.wait = Wait::kNothing;
-            ++count;
-        }
-        used += std::snprintf(text + used, sizeof text - used, "%s %u threads (first %u) wait at %s in %s:%d",
-                              used == 8 ? ":" : ";", count, i, meeting.name, base_name(meeting.file), meeting.line);
-        if (wait == Wait::kWarp)
-            used += std::snprintf(text + used, sizeof text - used, " for lanes 0x%08x", meeting.mask);
+        void* frame = &fibre == state.current ? __builtin_frame_address(0) : frame_of(fibre.context);
+        add_waiting(fibre, frame, state.fault->waiting);
     }
-    fail_at(nullptr, 0, 0, text);
+    char text[sizeof state.fault->text];
+    va_list list;
+    va_start(list, format);
+    std::vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    fail_at(__builtin_frame_address(0), 0, 0, text);
 }
+
+namespace {
 
 /// Let others run until somebody makes this fibre ready. With nobody left: back to the launch.
 void rest() {
     Fibre* me = state.current;
     Fibre* next = take_ready();
     if (!next) {
-        if (state.exited < state.threads) deadlock();
-        Context abandoned;
-        change(abandoned, state.main);
+        if (state.exited < state.threads) fail_among_waiting("deadlock");
+        leave();
     }
     if (next != me) {
         state.current = next;
@@ -135,9 +135,7 @@ void leave_block() {
     warp.exited |= 1u << me.lane;
     warp.readers[me.buffer] &= ~(1u << me.lane);
     ++state.exited;
-    if (state.arrived)
-        fail("divergent barrier: this thread exited, %u others wait at %s in %s:%d", state.arrived, state.meeting.name,
-             base_name(state.meeting.file), state.meeting.line);
+    if (state.arrived) fail_among_waiting("divergent barrier: this thread exits");
 }
 
 void fibre_main() {
@@ -175,10 +173,7 @@ void check_others(const Fibre& me, const Warp& warp, const Meeting& meeting) {
         if (same_meeting(other.meeting, meeting)) {
             if ((warp.waiting & meeting.mask) != meeting.mask) return;
         } else if (other.meeting.mask >> me.lane & 1) {
-            fail("lanes of one warp meet at different places: %s for lanes 0x%08x, but lane %u waits at %s in %s:%d for "
-                 "lanes 0x%08x",
-                 meeting.name, meeting.mask, other.lane, other.meeting.name, base_name(other.meeting.file),
-                 other.meeting.line, other.meeting.mask);
+            fail_among_waiting("lanes of one warp at different places: %s for lanes 0x%08x", meeting.name, meeting.mask);
         }
     }
 }
@@ -340,9 +335,7 @@ EMULATOR_EXPORT int emulator_sync_threads(int predicate, const char* name, const
     me.meeting = {name, file, line, 0, 0};
     if (state.exited) fail("divergent barrier: %s, but %u threads have exited", name, state.exited);
     if (!state.arrived) state.meeting = me.meeting;
-    if (!same_place(state.meeting, me.meeting))
-        fail("divergent barrier: %s, but %u threads wait at %s in %s:%d", name, state.arrived, state.meeting.name,
-             base_name(state.meeting.file), state.meeting.line);
+    if (!same_place(state.meeting, me.meeting)) fail_among_waiting("divergent barrier: %s", name);
     state.votes += predicate != 0;
     if (++state.arrived < state.threads) {
         me.wait = Wait::kBlock;

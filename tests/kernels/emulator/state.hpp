@@ -51,12 +51,22 @@ struct Trace {
     uint64_t frames[kFrames];
 };
 
+/// Threads that wait at one place.
+struct Group {
+    uint32_t count, first, mask;  // mask: the lanes that they wait for; zero at the block's barrier
+    char name[28];
+    Trace trace;
+};
+
+constexpr int kGroups = 4;
+
 struct Fault {
-    char text[1024];
+    char text[512];
     uint32_t block[3], thread[3];
     int32_t placed;  // whether `block` and `thread` mean something
     Trace trace;
     uint64_t other;  // a return address of the other party, or zero
+    Group waiting[kGroups];  // up to the first with a count of zero
 };
 
 struct Meeting {  // what threads say when they wait for others
@@ -125,6 +135,9 @@ inline uint64_t next_random() {  // xorshift64*
 
 /// End the launch with this message, at the place where the current fibre is.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...);
+
+/// The same, and tells who waits where.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fail_among_waiting(const char* format, ...);
 
 /// The same at another place: `frame` and `pc` as a signal found them; `other`: a return address of somebody else.
 [[noreturn]] void fail_at(void* frame, uint64_t pc, uint64_t other, const char* text);

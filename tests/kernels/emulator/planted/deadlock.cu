@@ -1,8 +1,7 @@
 #include "common.cuh"
 
-NINFER_KERNEL(planted, Args, 64) {
+NINFER_KERNEL(planted, Args, 32) {
     if (threadIdx.x == 0) __syncthreads();
     __syncwarp();
-    if (threadIdx.x != 0) __syncthreads();
     args.out[0] = 1;
 }

@@ -3,8 +3,8 @@
 NINFER_KERNEL(planted, Args, 64) {
     float value = args.x[threadIdx.x];
     if (lane() < 16)
-        value = shuffle_xor(value, 1);
+        value = __shfl_xor_sync(0xffffffffu, value, 1);
     else
-        value = shuffle_xor(value, 2);
+        value = __shfl_xor_sync(0xffffffffu, value, 2);
     args.out[threadIdx.x] = value;
 }
