@@ -13,14 +13,16 @@ from ninfer.artifact import codec
 from ninfer.artifact.formats import Format
 from ninfer.artifact.layouts import Geometry, PlaneName, geometry
 from ninfer.errors import ConfigError
-from ninfer.kernels.linear import compiled_cpu, onednn_cpu, torch_cpu
+from ninfer.kernels.jit import on_device
+from ninfer.kernels.linear import compiled_cpu, cuda, onednn_cpu, torch_cpu
 from ninfer.kernels.linear.hadamard import BLOCK as HADAMARD_BLOCK
 from ninfer.kernels.linear.plan import Plan, Problem, plan
 from ninfer.kernels.native import body_for
 from ninfer.kernels.routes import DeviceKind, Route
 
 _DECODE_ROWS = 4096  # bounds the copy that decoding holds beside the result
-_Matrix = compiled_cpu.StoredMatrix | onednn_cpu.PackedMatrix | torch.Tensor
+_Matrix = compiled_cpu.StoredMatrix | cuda.DeviceMatrix | onednn_cpu.PackedMatrix | torch.Tensor
+_STORED = (compiled_cpu.StoredMatrix, cuda.DeviceMatrix)
 _PREPARE_DENSE: Mapping[Route, Callable[[torch.Tensor], _Matrix]] = MappingProxyType(
     {Route.CPU_TORCH: torch_cpu.prepare, Route.CPU_ONEDNN: onednn_cpu.prepare}
 )
@@ -33,7 +35,7 @@ class WeightView:
     Attributes:
         format: how the parent is stored.
         shape: (N, K) of the parent.
-        data: uint8, 1-D: the encoded parent as a whole; may be read-only mapped memory.
+        data: uint8, 1-D: the encoded parent as a whole; may be read-only mapped memory, or a device's.
 
     Raises:
         ConfigError: the format stores no such matrix, the bytes do not have the parent's encoded size, the rows are
@@ -147,8 +149,8 @@ def prepare_linear(
     if signs is not None:
         _check_signs(signs, columns)
     formats = tuple(part.format for part in parts)
-    chosen = _choose(formats, allow_a8, route)
-    matrix = _PREPARE_DENSE[chosen.route](_dense(parts)) if chosen.dense else compiled_cpu.prepare(parts, chosen.a8)
+    chosen = _choose(parts, allow_a8, route)
+    matrix = _prepare(parts, chosen)
     rows = sum(part.rows for part in parts)
     return LinearWeight(
         rows=rows,
@@ -157,7 +159,7 @@ def prepare_linear(
         signs=signs,
         route=chosen.route,
         matrix=matrix,
-        nbytes=matrix.nbytes if isinstance(matrix, compiled_cpu.StoredMatrix) else rows * columns * 4,
+        nbytes=matrix.nbytes if isinstance(matrix, _STORED) else rows * columns * 4,
         allow_a8=allow_a8,
     )
 
@@ -183,7 +185,7 @@ def prepare_dense(data: torch.Tensor, fmt: Format, shape: tuple[int, ...]) -> to
     """Decode a direct tensor of any rank: bf16 and fp32 to fp32, int32 to int32.
 
     Args:
-        data: uint8, 1-D: the bytes of the whole object.
+        data: uint8, 1-D: the bytes of the whole object; the result lies where they do.
 
     Raises:
         ConfigError: a quantised format.
@@ -191,19 +193,27 @@ def prepare_dense(data: torch.Tensor, fmt: Format, shape: tuple[int, ...]) -> to
     """
     if not fmt.is_direct:
         raise ConfigError(f"a parameter used as it is cannot be stored as {fmt.value}; store it as bf16 or fp32")
-    return torch.from_numpy(np.array(codec.decode(data.numpy(), fmt, shape)))
+    return torch.from_numpy(np.array(codec.decode(data.cpu().numpy(), fmt, shape))).to(data.device)
 
 
-def _choose(formats: Sequence[Format], allow_a8: bool, route: Route | None) -> Plan:
-    a8 = allow_a8 and compiled_cpu.A8_FORMATS.issuperset(formats)
+def _choose(parts: Sequence[WeightView], allow_a8: bool, route: Route | None) -> Plan:
+    a8 = allow_a8 and compiled_cpu.A8_FORMATS.issuperset(part.format for part in parts)
     if route is None:
-        return _plans(a8)[0]
-    return Plan(route, a8 and not Plan(route).dense)
+        return _plans(parts[0].data, a8)[0]
+    return Plan(route, a8 and route is not Route.CUDA and not Plan(route).dense)
 
 
-def _plans(a8: bool) -> tuple[Plan, ...]:
+def _plans(data: torch.Tensor, a8: bool) -> tuple[Plan, ...]:
+    if on_device(data):
+        return plan(Problem(DeviceKind.CUDA, None, False, a8))
     body = body_for(compiled_cpu.A8_SOURCE if a8 else compiled_cpu.A16_SOURCE)
     return plan(Problem(DeviceKind.CPU, body, onednn_cpu.available(), a8))
+
+
+def _prepare(parts: Sequence[WeightView], chosen: Plan) -> _Matrix:
+    if chosen.route is Route.CUDA:
+        return cuda.prepare(parts)
+    return _PREPARE_DENSE[chosen.route](_dense(parts)) if chosen.dense else compiled_cpu.prepare(parts, chosen.a8)
 
 
 def _dense(parts: Sequence[WeightView]) -> torch.Tensor:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ninfer.kernels.checks import check
-from ninfer.kernels.linear import compiled_cpu, onednn_cpu, torch_cpu
+from ninfer.kernels.linear import compiled_cpu, cuda, onednn_cpu, torch_cpu
 from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.routes import Route
 
@@ -38,11 +38,11 @@ IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProx
     {
         "linear": MappingProxyType(
             compiled_routes(compiled_cpu.linear)
-            | {Route.CPU_ONEDNN: onednn_cpu.linear, Route.CPU_TORCH: torch_cpu.linear}
+            | {Route.CPU_ONEDNN: onednn_cpu.linear, Route.CPU_TORCH: torch_cpu.linear, Route.CUDA: cuda.linear}
         ),
         "projections": MappingProxyType(
             compiled_routes(compiled_cpu.projections)
-            | {Route.CPU_ONEDNN: onednn_cpu.projections, Route.CPU_TORCH: torch_cpu.projections}
+            | {Route.CPU_ONEDNN: onednn_cpu.projections, Route.CPU_TORCH: torch_cpu.projections, Route.CUDA: cuda.projections}
         ),
     }
 )

@@ -30,7 +30,7 @@ A8_SOURCE = Path(__file__).with_name("a8.cpp")
 HADAMARD_SOURCE = Path(__file__).with_name("hadamard.cpp")
 
 A8_FORMATS = frozenset({Format.Q4, Format.Q5, Format.Q6, Format.Q8, Format.T2})
-_CODES: Mapping[Format, int] = MappingProxyType(
+FORMAT_CODES: Mapping[Format, int] = MappingProxyType(
     {
         Format.BF16: 0,
         Format.FP32: 1,
@@ -125,13 +125,13 @@ class StoredMatrix:
 
 def prepare(views: Sequence[WeightView], a8: bool) -> StoredMatrix:
     """Point at the rows of all views, one after another; nothing is decoded or copied."""
-    parts = (Part * len(views))(*(_part(view) for view in views))
+    parts = (Part * len(views))(*(part_of(view) for view in views))
     return StoredMatrix(
         kernel=_A8 if a8 else _A16,
         parts=parts,
         address=ctypes.addressof(parts),
         count=len(views),
-        nbytes=sum(_stored_bytes(view) for view in views),
+        nbytes=sum(stored_bytes(view) for view in views),
         data=tuple(view.data for view in views),
     )
 
@@ -190,14 +190,15 @@ def _matrix(w: LinearWeight) -> StoredMatrix:
     return w.matrix
 
 
-def _part(view: WeightView) -> Part:
+def part_of(view: WeightView) -> Part:
+    """The rows of a view as kernels read them; see matrix.hpp."""
     parent = geometry(view.format, view.shape)
     codes, code_stride = _rows(view, parent, PlaneName.VALUES if view.format.is_direct else PlaneName.CODES)
     high, high_stride = _rows(view, parent, PlaneName.HIGH_BITS)
     scales, scale_stride = _rows(view, parent, PlaneName.SCALES)
     divisor = _divisor(view, parent) if view.format is Format.NVFP4 else 1.0
     strides = (code_stride, high_stride, scale_stride)
-    return Part(_CODES[view.format], 0, view.rows, codes, high, scales, *strides, divisor, 0.0)
+    return Part(FORMAT_CODES[view.format], 0, view.rows, codes, high, scales, *strides, divisor, 0.0)
 
 
 def _rows(view: WeightView, parent: Geometry, name: PlaneName) -> tuple[int | None, int]:
@@ -214,7 +215,8 @@ def _divisor(view: WeightView, parent: Geometry) -> float:
     return float(stored.view(torch.float32))
 
 
-def _stored_bytes(view: WeightView) -> int:
+def stored_bytes(view: WeightView) -> int:
+    """What the rows of a view take in memory."""
     return sum(plane.size * view.rows // view.shape[0] for plane in geometry(view.format, view.shape).planes)
 
 

@@ -1,4 +1,10 @@
-"""Which routes serve a linear, best first. Looked at once, when its weight is prepared."""
+"""Which routes serve a linear, best first, looked at once, when its weight is prepared; and how CUDA serves a call.
+
+What a CUDA call should reach is judged by its floor. Up to some 200 tokens that is reading the weight: N K bits / 8 at the
+bandwidth of memory, of which `narrow` is built to reach 80 % or more where a weight has at least some 20 MB. Beyond, it
+is 2 T N K operations at the bf16 peak of the tensor cores, of which mma.sync reaches about 60 % on sm_90 and sm_100 and
+all on others; `wide` decodes in the same threads and is built to reach half of the peak.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ninfer.kernels.jit import DeviceFacts
 from ninfer.kernels.routes import COMPILED_OR_TORCH, DeviceKind, Route
 from ninfer.kernels.routes import Problem as Machine
 
@@ -60,3 +67,112 @@ _PLANS: Mapping[Problem, tuple[Plan, ...]] = MappingProxyType(
 def plan(problem: Problem) -> tuple[Plan, ...]:
     """The routes for `problem`, best first."""
     return _PLANS[problem]
+
+
+UNIT = 128
+"""Columns that CUDA kernels take at a time."""
+_SEGMENT_COLUMNS = 512
+_LONGEST_SEGMENT = 4096
+_MAX_WARPS = 8
+_TILE_ROWS = 16
+_LARGE_SHARED = 160 * 1024
+_NARROW_TOKENS = 8
+_WIDE_ROWS = 128
+
+
+class CudaProblem(NamedTuple):
+    """What decides about one launch.
+
+    Attributes:
+        rows: of all parts together.
+        row_bytes: the most stored bytes that 128 columns of a row take, of all its formats.
+        paired: whether rows are gate rows with their up rows.
+    """
+
+    tokens: int
+    rows: int
+    columns: int
+    row_bytes: int
+    paired: bool
+    facts: DeviceFacts
+
+
+class NarrowPlan(NamedTuple):
+    """linear_narrow: up to eight tokens.
+
+    Attributes:
+        tiles: of 16 rows, that a block has.
+        warps: of a block; they share the segments of K.
+        ring: bytes of weights that a warp aims to have on their way.
+        shared: bytes of shared memory.
+    """
+
+    tiles: int
+    warps: int
+    ring: int
+    shared: int
+
+    def tile_rows(self, paired: bool) -> int:
+        """Rows of an output that one block finishes."""
+        return _TILE_ROWS if paired else _TILE_ROWS * self.tiles
+
+
+class WidePlan(NamedTuple):
+    """linear_wide: tiles of 128 rows by `tokens` tokens.
+
+    Attributes:
+        stages: units of rows and tokens in shared memory.
+        segmented: whether every segment of K has blocks of its own, and linear_merge adds them.
+        shared: bytes of shared memory.
+    """
+
+    tokens: int
+    stages: int
+    segmented: bool
+    shared: int
+
+    @property
+    def threads(self) -> int:
+        return 256 if self.tokens == _WIDE_ROWS else 128
+
+    def tile_rows(self, paired: bool) -> int:
+        """Rows of an output that one block finishes."""
+        return _WIDE_ROWS // 2 if paired else _WIDE_ROWS
+
+
+def segments(columns: int) -> int:
+    """Into how many sums K is split: by K alone, so that a product has the same bits in every kernel."""
+    units = -(-columns // UNIT)
+    return min(units, max(min(_MAX_WARPS, -(-columns // _SEGMENT_COLUMNS)), -(-columns // _LONGEST_SEGMENT)))
+
+
+def cuda_plan(problem: CudaProblem) -> NarrowPlan | WidePlan:
+    """Which kernel serves a launch, and in which shape."""
+    return _narrow(problem) if problem.tokens <= _NARROW_TOKENS else _wide(problem)
+
+
+def _narrow(problem: CudaProblem) -> NarrowPlan:
+    parts = segments(problem.columns)
+    warps = min(parts, _MAX_WARPS)
+    enough = problem.rows // (2 * _TILE_ROWS) * warps >= 16 * problem.facts.multiprocessors
+    tiles = 2 if problem.paired or (enough and problem.tokens > 2) else 1
+    ring = 8192 if problem.facts.shared_bytes >= _LARGE_SHARED else 4096
+    per_warp, sums = max(ring, 2 * tiles * _TILE_ROWS * problem.row_bytes), parts * tiles * _TILE_ROWS * 8 * 4
+    while warps > 1 and sums + warps * per_warp > problem.facts.shared_bytes:
+        warps -= 1
+    return NarrowPlan(tiles, warps, ring, sums + warps * per_warp)
+
+
+def _wide(problem: CudaProblem) -> WidePlan:
+    limit = problem.facts.shared_bytes
+    tokens = next((count for count in (16, 32, 64) if problem.tokens <= count), 128)
+    while tokens > 16 and 2 * _stage_bytes(problem, tokens) > limit:
+        tokens //= 2
+    stages = 3 if 3 * _stage_bytes(problem, tokens) <= limit else 2
+    blocks = -(-problem.rows // _WIDE_ROWS) * -(-problem.tokens // tokens)
+    segmented = blocks < problem.facts.multiprocessors and segments(problem.columns) > 1
+    return WidePlan(tokens, stages, segmented, stages * _stage_bytes(problem, tokens))
+
+
+def _stage_bytes(problem: CudaProblem, tokens: int) -> int:
+    return _WIDE_ROWS * problem.row_bytes + tokens * UNIT * 2

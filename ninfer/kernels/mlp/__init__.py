@@ -6,8 +6,9 @@ Shapes: gate_up [T, 2I]; x [T, K]; W [2I, K]; out [T, I].
 Dtypes: all fp32; W as in `linear`.
 Domain: finite inputs; any T >= 0.
 Effects: writes out.
-Workspace: the torch route allocates [T, I], and [T, 2I] for gate_up_swiglu. Compiled routes finish gate_up_swiglu in
-    the launch of its product, with the workspace of `linear`.
+Workspace: the torch route allocates [T, I], and [T, 2I] for gate_up_swiglu. Compiled routes and CUDA finish
+    gate_up_swiglu in the launch of its product, with the workspace of `linear`; CUDA does so where gate and up rows are
+    of one format, and not fp32, else through a workspace of [T, 2I].
 Numeric criterion: tolerances.ELEMENTWISE for swiglu and MATMUL_CHAIN for gate_up_swiglu, which takes its weight's route
     and has exactly the bits of that route's linear followed by swiglu; a row's bits are its own.
 """
@@ -23,7 +24,7 @@ import torch
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.dispatch import problem
 from ninfer.kernels.linear import compiled_cpu as linear_compiled
-from ninfer.kernels.mlp import compiled_cpu, torch_cpu
+from ninfer.kernels.mlp import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.mlp.plan import plan
 from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.routes import Route
@@ -33,10 +34,13 @@ if TYPE_CHECKING:
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
-        "swiglu": MappingProxyType(compiled_routes(compiled_cpu.swiglu) | {Route.CPU_TORCH: torch_cpu.swiglu}),
+        "swiglu": MappingProxyType(
+            compiled_routes(compiled_cpu.swiglu) | {Route.CPU_TORCH: torch_cpu.swiglu, Route.CUDA: cuda.swiglu}
+        ),
         "gate_up_swiglu": MappingProxyType(
             compiled_routes(linear_compiled.gate_up_swiglu)
             | {Route.CPU_ONEDNN: torch_cpu.gate_up_swiglu, Route.CPU_TORCH: torch_cpu.gate_up_swiglu}
+            | {Route.CUDA: cuda.gate_up_swiglu}
         ),
     }
 )

@@ -1,0 +1,97 @@
+// Up to eight tokens: a warp streams its rows through a ring in shared memory of its own, and takes x from where it is.
+#pragma once
+
+#include "tile.cuh"
+
+namespace ninfer {
+
+// Units that a ring holds: as many as fit `bytes`, between two and eight.
+template <int FORMAT, int TILES>
+NINFER_DEVICE constexpr int ring_stages(int bytes) {
+    const int fit = bytes / (TILES * Staged<FORMAT>::kBytes);
+    return fit < 2 ? 2 : fit > 8 ? 8 : fit;
+}
+
+// Eight floats of a row of x; zeros from its end on, and where there is no row.
+NINFER_DEVICE void load_octet(float (&to)[8], const float* row, int column, int columns, bool vector) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+        const bool whole = row != nullptr && vector && column + i < columns;
+        const float4 four = whole ? load_float4(row + column + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+    }
+    if (row == nullptr || vector) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i] = column + i < columns ? row[column + i] : 0.0f;
+}
+
+// sum[t] += the products of units [begin, end) of tile t and eight tokens, by one warp: an mma's D, rows g and g + 8 by
+// tokens 2c and 2c + 1, where g = lane / 4 and c = lane % 4.
+//
+// x_row: token g's row, f32[columns], or nullptr for zeros. vector: rows of x begin at multiples of 16 bytes and
+// columns is a multiple of 4. ring: RING bytes of shared memory or two units, of this warp alone.
+template <int FORMAT, int TILES, int RING>
+NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const float* x_row, bool vector, int columns,
+                                int begin, int end, u8* ring, float (&sum)[TILES][4]) {
+    constexpr int stages = ring_stages<FORMAT, TILES>(RING), tile_bytes = Staged<FORMAT>::kBytes;
+    const int g = lane() / 4, c = lane() % 4;
+    const auto stage = [&](int unit, int slot) {
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+            if (unit < end) stage_tile(ring + (slot * TILES + t) * tile_bytes, tiles[t], unit);
+        }
+        cp_async_commit();
+    };
+    const auto load_scales = [&](Scales<FORMAT>(&scales)[TILES][2], int unit) {
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) scales[t][r].load(tiles[t], g + 8 * r, columns, unit);
+        }
+    };
+    float ahead[2][8];
+    const auto load_x = [&](int unit, int half) {
+#pragma unroll
+        for (int octet = 0; octet < 2; ++octet) {
+            load_octet(ahead[octet], x_row, unit * kUnit + octet_column<FORMAT>(half, octet, c), columns, vector);
+        }
+    };
+#pragma unroll 1
+    for (int i = 0; i < stages - 1; ++i) stage(begin + i, i);
+    Scales<FORMAT> scales[TILES][2], scales_ahead[TILES][2];
+    load_scales(scales, begin);
+    load_x(begin, 0);
+    int slot = 0, free_slot = stages - 1;
+#pragma unroll 1
+    for (int unit = begin; unit < end; ++unit) {
+        cp_async_wait<stages - 2>();
+        __syncwarp();
+        stage(unit + stages - 1, free_slot);
+        const int next = unit + 1 < end ? unit + 1 : unit;
+        load_scales(scales_ahead, next);
+        const u8* const here = ring + slot * TILES * tile_bytes;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            u32 x[2][4];
+            fp32_pairs(ahead[0], x[0]);
+            fp32_pairs(ahead[1], x[1]);
+            load_x(half == 0 ? unit : next, 1 - half);
+#pragma unroll
+            for (int t = 0; t < TILES; ++t) {
+                HalfTile<FORMAT> tile;
+                tile.decode(here + t * tile_bytes, half, scales[t]);
+                tile.add_to(sum[t], x);
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < TILES; ++t) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) scales[t][r] = scales_ahead[t][r];
+        }
+        slot = slot + 1 == stages ? 0 : slot + 1;
+        free_slot = free_slot + 1 == stages ? 0 : free_slot + 1;
+    }
+    __syncwarp();
+}
+
+}  // namespace ninfer
