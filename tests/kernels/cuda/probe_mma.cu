@@ -42,6 +42,11 @@ NINFER_KERNEL(probe_mma_bf16, Args, 32) {
     mma_bf16_16816(it.d, it.a, it.b);
     put(args, it);
 }
+NINFER_KERNEL(probe_mma_f16, Args, 32) {
+    Lane<float> it = get<float>(args);
+    mma_f16_16816(it.d, it.a, it.b);
+    put(args, it);
+}
 NINFER_KERNEL(probe_mma_s8, Args, 32) {
     Lane<i32> it = get<i32>(args);
     mma_s8_16832(it.d, it.a, it.b);

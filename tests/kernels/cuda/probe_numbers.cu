@@ -28,6 +28,8 @@ PROBE(float_to_bf16, float_to_bf16(bits_as<float>(x)))
 PROBE(float_to_half, float_to_half(bits_as<float>(x)))
 PROBE(pack, pack_bf16(bits_as<float>(x), bits_as<float>(args.in[(i + 1) % args.count])))
 PROBE(unpack, pack_bf16(unpack_bf16(x).y, unpack_bf16(x).x))
+PROBE(pack_half, pack_half(bits_as<float>(x), bits_as<float>(args.in[(i + 1) % args.count])))
+PROBE(unpack_half, pack_half(unpack_half(x).y, unpack_half(x).x))
 PROBE(constants, i == 0 ? bits_as<u32>(kInf) : bits_as<u32>(kNan))
 
 // Six words of counter and key become four random ones.

@@ -24,7 +24,7 @@ _WARP = probe(
     "shuffle shuffle_xor shuffle_up shuffle_down votes place",
     pointers("input", "out", count=True),
 )
-_MMA = probe("mma", "mma_bf16 mma_s8", pointers("a", "b", "d"))
+_MMA = probe("mma", "mma_bf16 mma_f16 mma_s8", pointers("a", "b", "d"))
 _MMA_E4M3 = probe("mma", "mma_e4m3", pointers("a", "b", "d"))
 _MEMORY = probe(
     "memory",
@@ -33,8 +33,8 @@ _MEMORY = probe(
 )
 _NUMBERS = probe(
     "numbers",
-    "bf16_to_float half_to_float e4m3_to_float e2m1_to_float float_to_bf16 float_to_half pack unpack constants "
-    "philox uniform",
+    "bf16_to_float half_to_float e4m3_to_float e2m1_to_float float_to_bf16 float_to_half pack unpack pack_half "
+    "unpack_half constants philox uniform",
     pointers("input", "out", count=True),
 )
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -191,11 +191,22 @@ def _multiply(device: Emulator, kernel: str, a: NDArray, b: NDArray, d: NDArray)
     return out
 
 
-def test_mma_of_bf16(device: Emulator) -> None:
+@pytest.mark.parametrize("kernel", ["mma_bf16", "mma_f16"])
+def test_mma_of_16_bit_numbers(device: Emulator, kernel: str) -> None:
     a, b = (_RNG.integers(-128, 129, (rows, 16)).astype(np.float32) for rows in (16, 8))
     d = _RNG.integers(-1000, 1000, (16, 8)).astype(np.float32)
-    got = _multiply(device, "mma_bf16", fp32_to_bf16(a), fp32_to_bf16(b), d)
-    assert np.array_equal(got, d + a @ b.T)
+    stored = [fp32_to_bf16(m) if kernel == "mma_bf16" else m.astype(np.float16).view(np.uint16) for m in (a, b)]
+    assert np.array_equal(_multiply(device, kernel, *stored, d), d + a @ b.T)
+
+
+@pytest.mark.parametrize("kernel", ["mma_bf16", "mma_f16"])
+def test_mma_keeps_the_smallest_numbers(kernel: str) -> None:
+    """Subnormal operands, each times one in its own place."""
+    a, b = np.zeros((16, 16), np.uint16), np.zeros((8, 16), np.uint16)
+    a[:, 3], b[:, 3] = np.arange(1, 17) * 5, 0x3F80 if kernel == "mma_bf16" else 0x3C00
+    step = 2.0**-133 if kernel == "mma_bf16" else 2.0**-24
+    got = _multiply(DEVICES["random"], kernel, a, b, np.zeros((16, 8), np.float32))
+    assert np.array_equal(got, np.repeat(a[:, 3:4] * np.float32(step), 8, axis=1))
 
 
 def test_mma_of_int8_is_exact_and_wraps(device: Emulator) -> None:
@@ -320,13 +331,16 @@ def test_floats_are_rounded_to_the_nearest_even() -> None:
     assert np.array_equal(_convert("float_to_half", values), wanted.view(np.uint16))
 
 
-def test_pairs_have_the_first_in_the_low_half() -> None:
+@pytest.mark.parametrize("half", [False, True])
+def test_pairs_have_the_first_in_the_low_half(half: bool) -> None:
     values = _floats()
-    rounded = fp32_to_bf16(values).astype(np.uint32)
-    assert np.array_equal(_convert("pack", values), rounded | np.roll(rounded, -1) << 16)
-    words = np.arange(65536, dtype=np.uint32) << 16 | np.arange(65536, dtype=np.uint32)[::-1]
-    words = words[~np.isnan(words.view(np.float32)) & ~np.isnan((words << 16).view(np.float32))]
-    assert np.array_equal(_convert("unpack", words), words >> 16 | words << 16)
+    values = values[np.abs(values) < 65504] if half else values
+    words = (values.astype(np.float16).view(np.uint16) if half else fp32_to_bf16(values)).astype(np.uint32)
+    assert np.array_equal(_convert("pack_half" if half else "pack", values), words | np.roll(words, -1) << 16)
+    halves = np.arange(65536, dtype=np.uint32)
+    halves = halves[(halves & 0x7FFF) <= (0x7C00 if half else 0x7F80)]  # no NaN
+    pairs = halves << 16 | halves[::-1]
+    assert np.array_equal(_convert("unpack_half" if half else "unpack", pairs), pairs >> 16 | pairs << 16)
 
 
 def test_infinity_and_nan() -> None:
