@@ -15,8 +15,9 @@ Dtypes: logits fp32; out_ids int64; ids and counts int64; masks int32 (`mask_wor
 Domain: logits finite or -inf; every row has an allowed logit above -inf.
 Effects: writes out_ids. `SampleFault` names all rows without an answer, and then nothing is written.
 Workspace: the compiled routes keep one value per 256 columns, a mask for every row with penalties, and for rows that
-    neither top-k nor min-p bounds some 2 KB per 8192 columns; then the candidates of one row at a time. The torch
-    route allocates a few fp64 vectors of V per row.
+    neither top-k nor min-p bounds some 2 KB per 8192 columns; then the candidates of one row at a time. The CUDA route
+    keeps 8 bytes per 256 columns, a mask and 2 KB per row, and 16 bytes per penalised token. The torch route allocates
+    a few fp64 vectors of V per row.
 Numeric criterion: probabilities within 1e-11, relatively, of the oracle, the drawn id equal to the oracle's. Sums are
     taken in an order that the row alone decides, so a token never depends on the other rows. The answer is checked
     when the op returns, so no tape can hold it.
@@ -37,7 +38,7 @@ from ninfer.kernels.dispatch import problem
 from ninfer.kernels.native import compiled_routes
 from ninfer.kernels.philox import Purpose, uniform
 from ninfer.kernels.routes import Route
-from ninfer.kernels.sampling import compiled_cpu, torch_cpu
+from ninfer.kernels.sampling import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.sampling.packed import TokenCounts
 from ninfer.kernels.sampling.params import SampleFault, SamplingBatch, SamplingRow
 from ninfer.kernels.sampling.plan import plan
@@ -60,7 +61,11 @@ __all__ = [
 ]
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"sample": MappingProxyType(compiled_routes(compiled_cpu.sample) | {Route.CPU_TORCH: torch_cpu.sample})}
+    {
+        "sample": MappingProxyType(
+            compiled_routes(compiled_cpu.sample) | {Route.CPU_TORCH: torch_cpu.sample, Route.CUDA: cuda.sample}
+        )
+    }
 )
 
 

@@ -64,6 +64,11 @@ class TokenCounts:
         return list(zip(self._ids, self._counts, strict=True))
 
     @property
+    def packed(self) -> Counts:
+        """The counts as they lie in memory now."""
+        return self._packed
+
+    @property
     def address(self) -> int:
         """Where the compiled kernel finds the counts, for as long as this object lives."""
         return ctypes.addressof(self._packed)
