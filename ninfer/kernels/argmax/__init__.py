@@ -6,7 +6,8 @@ Shapes: logits [B, V]; mask [B, ceil(V / 32)] or [1, ceil(V / 32)] (one mask for
 Dtypes: logits fp32; mask int32; out int64.
 Domain: logits without NaN; every row has an allowed logit above -inf.
 Effects: writes out. A row without an answer raises ValueError, and out is then unspecified.
-Workspace: the compiled routes keep one value per 256 columns (the CUDA route 8 bytes); the torch route copies the logits when a mask is given.
+Workspace: the compiled routes keep one value per 256 columns (the CUDA route 8 bytes); the torch route copies the
+    logits when a mask is given.
 Numeric criterion: exact; ties go to the lowest id. The answer is checked when the op returns, so no tape can hold it.
 """
 

@@ -6,8 +6,8 @@ Shapes: logits [T, V]; targets, out [T]; ids_out, values_out [T, k].
 Dtypes: logits, out, values_out fp32; targets, ids_out int64. Natural logarithms.
 Domain: no NaN and no +inf; a finite logit in every row; 0 <= targets < V; 0 <= k <= V; any T >= 0.
 Effects: writes the outputs.
-Workspace: the compiled routes keep one value per 256 columns of every row (the CUDA route two); the torch route allocates one tensor of V
-    per row, a row at a time.
+Workspace: the compiled routes keep one value per 256 columns of every row (the CUDA route two); the torch route
+    allocates one tensor of V per row, a row at a time.
 Numeric criterion: tolerances.LOG_PROBABILITY against the oracle, ids exact. The order of additions is fixed by the
     column alone, so a row's bits are its own, and `top_logprobs` gives a token exactly the value of
     `log_softmax_gather`. A row with NaN spoils no other.

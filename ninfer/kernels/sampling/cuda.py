@@ -78,7 +78,7 @@ def choose(logits: torch.Tensor, params: SamplingBatch, out_ids: torch.Tensor) -
     """Bring the parameters over and launch the choice.
 
     Returns:
-        int64 [2, B] for `settle`, written when the kernels have run: the tokens (if every row has one) and a status each.
+        int64 [2, B] for `settle`, written when the kernels have run: tokens (if every row has one) and a status each.
         It lies in scratch memory, which the next call uses again.
     """
     rows, columns = logits.shape
