@@ -50,4 +50,4 @@ class CudaError(NinferError):
 
 
 class CompiledKernelsWarning(RuntimeWarning):
-    """Kernels cannot be compiled on this machine, so slower routes serve; the message says why and names the remedy."""
+    """Kernels cannot be compiled or kept on this machine; the message says what that costs, why, and what to do."""

@@ -65,19 +65,15 @@ def driver_release() -> tuple[int, int] | None:
     except OSError:
         return None
     number = ctypes.c_int()
-    return (
-        None if library.cuDriverGetVersion(ctypes.byref(number)) else (number.value // 1000, number.value % 1000 // 10)
-    )
+    failed = library.cuDriverGetVersion(ctypes.byref(number))
+    return None if failed else (number.value // 1000, number.value % 1000 // 10)
 
 
 def _driver(release: tuple[int, int] | None) -> Part:
     if release is None:
         return Part("driver", None, "no NVIDIA driver is installed (libcuda.so.1); install it from nvidia.com/drivers")
-    shown = f"for CUDA {_dotted(release)}"
-    old = (
-        None if release[0] >= 12 else "the driver is too old; install one for CUDA 12 or later from nvidia.com/drivers"
-    )
-    return Part("driver", shown, old)
+    old = "the driver is too old; install one for CUDA 12 or later from nvidia.com/drivers"
+    return Part("driver", f"for CUDA {_dotted(release)}", None if release[0] >= 12 else old)
 
 
 def _torch(release: tuple[int, int] | None) -> Part:
@@ -85,10 +81,8 @@ def _torch(release: tuple[int, int] | None) -> Part:
     if built is None:
         return Part("torch", torch.__version__, f"this torch has no CUDA; install one that has, see {_TORCH}")
     if release and int(built.partition(".")[0]) > release[0]:
-        remedy = (
-            f"the driver is too old for this torch (CUDA {built}); update it, or install a torch for CUDA {release[0]}"
-        )
-        return Part("torch", torch.__version__, f"{remedy}, see {_TORCH}")
+        remedy = f"update it, or install a torch for CUDA {release[0]}, see {_TORCH}"
+        return Part("torch", torch.__version__, f"the driver is too old for this torch (CUDA {built}); {remedy}")
     return Part("torch", torch.__version__)
 
 

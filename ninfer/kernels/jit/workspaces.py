@@ -17,6 +17,9 @@ class Workspaces:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[torch.device, str], torch.Tensor] = {}
+        self._taken: dict[
+            tuple[torch.device, str], torch.Tensor
+        ] = {}  # what was handed out last: rounds ask for the same
 
     def take(self, purpose: str, nbytes: int, device: torch.device, recording: bool) -> torch.Tensor:
         """uint8 [nbytes], 256-byte aligned on a GPU, with unknown content.
@@ -24,7 +27,15 @@ class Workspaces:
         Raises:
             CudaError: the buffer would have to grow while launches are recorded.
         """
-        buffer = self._buffers.get((device, purpose))
+        key = (device, purpose)
+        taken = self._taken.get(key)
+        if taken is None or len(taken) != nbytes:
+            taken = self._taken[key] = self._buffer(key, nbytes, recording)[:nbytes]
+        return taken
+
+    def _buffer(self, key: tuple[torch.device, str], nbytes: int, recording: bool) -> torch.Tensor:
+        device, purpose = key
+        buffer = self._buffers.get(key)
         if buffer is None or len(buffer) < nbytes:
             if recording:
                 raise CudaError(
@@ -32,5 +43,5 @@ class Workspaces:
                     " run the same work once before recording it"
                 )
             size = -(-nbytes // _GRAIN) * _GRAIN
-            buffer = self._buffers[device, purpose] = torch.empty(size, dtype=torch.uint8, device=device)
-        return buffer[:nbytes]
+            buffer = self._buffers[key] = torch.empty(size, dtype=torch.uint8, device=device)
+        return buffer

@@ -1,0 +1,37 @@
+"""The table of what kernels need."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from benchmarks import kernels_report as report
+from ninfer.kernels.jit import CudaSource, catalogue
+from ninfer.kernels.jit.build import Compiled, Resources
+
+DOCUMENT = Path(report.__file__).with_name("KERNELS.md").read_text(encoding="utf-8")
+SOURCE = CudaSource(Path("op.cu"), {"fast": ctypes.Structure, "slow": ctypes.Structure})
+
+
+def test_a_row_says_what_each_target_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "decode_kernels", lambda: frozenset({"fast"}))
+    lean = Compiled(b"", {"fast": Resources(32, 0, 0, 0), "slow": Resources(40, 512, 16, 0)})
+    full = Compiled(b"", {"fast": Resources(40, 0, 0, 0), "slow": Resources(255, 1024, 8, 24)})
+    made = report.rows([(SOURCE, {"NINFER_DIM": 256})], ["80", "90a"], {(0, "80"): lean, (0, "90a"): full})
+    assert made == ["| **fast** | dim 256 | 0 | 32 | 40 |", "| slow | dim 256 | 512 1024 | 40 s 16 | 255 +24 |"]
+
+
+def test_only_the_generated_part_is_replaced() -> None:
+    document = f"before {report.BEGIN} old {report.END} after"
+    assert report.replaced(document, "new") == f"before {report.BEGIN}\nnew\n{report.END} after"
+    with pytest.raises(AssertionError, match="lost its marks"):
+        report.replaced("before", "new")
+
+
+def test_the_document_has_every_kernel_with_every_combination_of_macros() -> None:
+    """`python benchmarks/kernels_report.py` brings it up to date."""
+    rows = {tuple(part.strip("* ") for part in line.split("|")[1:3]) for line in DOCUMENT.splitlines()}
+    wanted = {(kernel, report.label(macros)) for source, macros in catalogue.warm() for kernel in source.kernels}
+    assert wanted - rows == set()
