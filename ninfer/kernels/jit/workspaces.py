@@ -17,9 +17,7 @@ class Workspaces:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[torch.device, str], torch.Tensor] = {}
-        self._taken: dict[
-            tuple[torch.device, str], torch.Tensor
-        ] = {}  # what was handed out last: rounds ask for the same
+        self._taken: dict[tuple[torch.device, str], torch.Tensor] = {}  # the last answers: rounds repeat them
 
     def take(self, purpose: str, nbytes: int, device: torch.device, recording: bool) -> torch.Tensor:
         """uint8 [nbytes], 256-byte aligned on a GPU, with unknown content.
