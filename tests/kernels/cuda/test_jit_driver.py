@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -299,9 +300,20 @@ def test_all_that_is_missing_is_said_at_once(here: Here) -> None:
 
 
 def test_a_cupy_that_does_not_load_says_how_to_reinstall_it(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "cupy_backends", None)
+    monkeypatch.setitem(sys.modules, "cupy_backends", None)
     with pytest.raises(CudaError, match=r"CuPy cannot be loaded .*pip install 'ninfer\[cuda\]'"):
         driver.open_gpu()
+
+
+def test_a_gpu_is_opened_with_what_its_properties_say(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.api"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(driver=Note()))
+    monkeypatch.setattr(driver, "compiler", lambda newest: SimpleNamespace(newest=newest))
+    properties = SimpleNamespace(multi_processor_count=132, shared_memory_per_block=1, shared_memory_per_block_optin=9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    opened = driver.open_gpu()
+    assert opened.facts == DeviceFacts(arch=90, multiprocessors=132, shared_bytes=9)
+    assert opened._by.newest == 13  # type: ignore[attr-defined]
 
 
 def test_the_driver_that_cupy_offers_has_what_is_called() -> None:
