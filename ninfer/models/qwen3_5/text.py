@@ -30,14 +30,28 @@ class Block:
     def forward(self, h: torch.Tensor, eps: float, batch: Batch, state: ModelState, arena: Arena) -> None:
         """h f32[T, H] += mixer(norm h), then += ffn(norm h), in place."""
         with arena.scope():
-            normed, mixed = arena.take(*h.shape), arena.take(*h.shape)
+            mixed = arena.take(*h.shape)
+            self.mix(h, eps, batch, state, arena, mixed)
+            self.feed(mixed, eps, arena, h)
+
+    def mix(
+        self, h: torch.Tensor, eps: float, batch: Batch, state: ModelState, arena: Arena, out: torch.Tensor
+    ) -> None:
+        """out f32[T, H] = h + mixer(norm h); writes keys, values and recurrent state of the batch."""
+        with arena.scope():
+            normed = arena.take(*h.shape)
             rmsnorm(h, self.input_norm, eps, True, normed)
             if isinstance(self.mixer, Attention):
-                self.mixer.forward(normed, h, batch, state.kv[self.index], arena, mixed)
+                self.mixer.forward(normed, h, batch, state.kv[self.index], arena, out)
             else:
-                self.mixer.forward(normed, h, batch, state.gdn[self.index], arena, mixed)
+                self.mixer.forward(normed, h, batch, state.gdn[self.index], arena, out)
+
+    def feed(self, mixed: torch.Tensor, eps: float, arena: Arena, out: torch.Tensor) -> None:
+        """out f32[R, H] = mixed + ffn(norm mixed), row by row."""
+        with arena.scope():
+            normed = arena.take(*mixed.shape)
             rmsnorm(mixed, self.post_attention_norm, eps, True, normed)
-            self.ffn.forward(normed, mixed, arena, h)
+            self.ffn.forward(normed, mixed, arena, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,24 @@ class TextModel:
         embedding(batch.token_ids, self.embedding, out)
         for block in self.blocks:
             block.forward(out, self.eps, batch, state, arena)
+
+    def forward_rows(
+        self, batch: Batch, state: ModelState, arena: Arena, wanted: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """Like `forward`, but out f32[R, H] has only the tokens int64[R] `wanted`, with the same bits.
+
+        No later token needs what the last block's feed-forward makes of the others, so it is not computed.
+        """
+        with arena.scope():
+            h, mixed = (arena.take(batch.segments.total, self.hidden_size) for _ in range(2))
+            embedding(batch.token_ids, self.embedding, h)
+            for block in self.blocks[:-1]:
+                block.forward(h, self.eps, batch, state, arena)
+            last = self.blocks[-1]
+            last.mix(h, self.eps, batch, state, arena, mixed)
+            if len(wanted):
+                rows = torch.index_select(mixed, 0, wanted, out=arena.take(*out.shape))
+                last.feed(rows, self.eps, arena, out)
 
     def logits(self, hidden: torch.Tensor, arena: Arena, out: torch.Tensor) -> None:
         """out f32[R, V] from rows f32[R, H] of the last block's output."""

@@ -8,10 +8,10 @@ from ninfer.models.qwen3_5.config import DenseConfig, LayerType, TextConfig
 
 def workspace_bytes(config: TextConfig, tokens: int, rows: int) -> int:
     """The Arena bytes of a unit over `tokens` tokens that ends in the logits of `rows` rows."""
-    hidden = _taken(tokens, config.hidden_size)
+    hidden, row = _taken(tokens, config.hidden_size), _taken(rows, config.hidden_size)
     mixer = max(_mixer(config, kind, tokens) for kind in set(config.layer_types))
-    head = 2 * _taken(rows, config.hidden_size) + _taken(rows, config.vocab_size)
-    return hidden + max(2 * hidden + mixer + _ffn(config, tokens), head)
+    block = 2 * hidden + max(mixer, _ffn(config, tokens))
+    return row + max(2 * hidden + block, row + _taken(rows, config.vocab_size))
 
 
 def _mixer(config: TextConfig, kind: LayerType, tokens: int) -> int:

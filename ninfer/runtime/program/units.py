@@ -84,7 +84,7 @@ class Executor:
         """Prefill: advance the span's state, choose nothing."""
         _grow((span,))
         with self._arena.scope():
-            self._forward((span,))
+            self._forward((span,), ())
 
     def choose(self, sequences: Seq[Sequence], spans: Seq[Span]) -> tuple[PendingRow, ...]:
         """Advance the spans and choose one next token for each sequence."""
@@ -102,9 +102,7 @@ class Executor:
         """Advance the spans: f32[B, V] after the last token of each."""
         if self._recorder is not None and all(len(span.tokens) == 1 for span in spans):
             return self._round(len(spans), self._recorder).run(spans)
-        hidden = self._forward(spans)
-        last = self._placement.upload(torch.tensor([*accumulate(len(span.tokens) for span in spans)]).sub_(1))
-        rows = torch.index_select(hidden, 0, last, out=self._arena.take(len(spans), hidden.shape[1]))
+        rows = self._forward(spans, [end - 1 for end in accumulate(len(span.tokens) for span in spans)])
         logits = self._arena.take(len(spans), self._model.vocab_size)
         self._model.logits(rows, self._arena, logits)
         return logits
@@ -115,10 +113,12 @@ class Executor:
             self._rounds[rows] = made
         return self._rounds[rows]
 
-    def _forward(self, spans: Seq[Span]) -> torch.Tensor:
+    def _forward(self, spans: Seq[Span], wanted: Seq[int]) -> torch.Tensor:
+        """Advance the spans: f32[R, H], the last block's output for the wanted ones of their tokens."""
+        hidden = self._arena.take(len(wanted), self._model.hidden_size)
+        rows = self._placement.upload(torch.tensor(wanted, dtype=torch.int64))
         batch = build_batch(spans, self._placement)
-        hidden = self._arena.take(batch.segments.total, self._model.hidden_size)
-        self._model.forward(batch, self._state, self._arena, hidden)
+        self._model.forward_rows(batch, self._state, self._arena, rows, hidden)
         return hidden
 
     def _sample(self, logits: torch.Tensor, sequences: Seq[Sequence], spans: Seq[Span]) -> list[int]:

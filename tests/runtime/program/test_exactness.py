@@ -77,6 +77,30 @@ def test_logits_do_not_depend_on_the_chunking(instance: ModelInstance, codec: Kv
     assert torch.equal(run(Runner(instance, codec), PageStore(PagePool(PAGES)), tokens(1), chunks), whole)
 
 
+@pytest.mark.parametrize("wanted", [(TOKENS - 1,), (0, 64, 100), (), tuple(range(TOKENS))])
+def test_some_rows_have_the_bits_of_all_rows(instance: ModelInstance, wanted: tuple[int, ...]) -> None:
+    model, states, outs = instance.model, [], []
+    for rows in (None, torch.tensor(wanted, dtype=torch.int64)):
+        runner, space = Runner(instance, KvCodec.BF16), AddressSpace.reserve(PageStore(PagePool(PAGES)), TOKENS)
+        space.grow(TOKENS)
+        batch = build_batch((Span(space, tuple(tokens(1)), ZERO_IMAGE, 0),))
+        out = torch.empty(TOKENS if rows is None else len(rows), model.hidden_size)
+        with runner.arena.scope():
+            if rows is None:
+                model.forward(batch, runner.state, runner.arena, out)
+            else:
+                model.forward_rows(batch, runner.state, runner.arena, rows, out)
+        states.append(runner.state)
+        outs.append(out)
+    assert torch.equal(outs[1], outs[0][list(wanted)])
+    for left, right in zip(states[0].gdn, states[1].gdn, strict=True):
+        assert torch.equal(left.state[0], right.state[0])
+        assert torch.equal(left.history[0], right.history[0])
+    for one, other in zip(states[0].kv, states[1].kv, strict=True):
+        assert torch.equal(one.keys.codes, other.keys.codes)
+        assert torch.equal(one.values.codes, other.values.codes)
+
+
 @pytest.mark.parametrize("codec", [KvCodec.FP32, KvCodec.K8V4])
 def test_logits_do_not_depend_on_company(instance: ModelInstance, codec: KvCodec) -> None:
     """Eight sequences of unequal length in ragged batches against each of them alone."""
