@@ -56,3 +56,10 @@ ROTATION = Tolerance(relative=2e-6, of_peak=2e-6)
 
 ATTENTION = Tolerance(relative=4e-6, of_peak=4e-6)
 """fp32 scores, softmax merged over pages and a weighted sum of represented values."""
+
+ATTENTION_BF16 = Tolerance(relative=4e-3, of_peak=4e-3)
+"""Queries, keys, weights and values rounded to 8 bits for the tensor cores, sums in fp32: 2**-9 each, and of a score
+some 2**-9 of its terms, which the exponential turns into as much of the weight."""
+
+WHOLE_MODEL_BF16 = Tolerance(of_peak=3e-2)
+"""Logits of a tiny random model whose linears round activations to bf16, against fp32 activations. Measured."""

@@ -4,9 +4,10 @@ Math: for every token t and head h, row (page, h, column) of keys and values bec
     encode(v[t, h]), where page = slots[t] // 64, column = slots[t] % 64; `codec.py` defines encode.
 Shapes: k, v [T, kv_heads, head_dim]; slots [T]; the pool has P pages of 64 columns.
 Dtypes: k, v fp32; slots int64.
-Domain: slots distinct and in [0, 64 P); head_dim a multiple of 64. A NaN is kept as NaN for its row or group.
+Domain: slots distinct and in [0, 64 P); head_dim a multiple of 64. A NaN is kept as NaN for its row or group. Slots on
+    a CUDA device are not checked: that would wait for it.
 Effects: overwrites the named columns of the pool; all others keep their bytes.
-Workspace: the compiled route needs none; the torch route allocates the encoded rows.
+Workspace: the compiled and CUDA routes need none; the torch route allocates the encoded rows.
 Numeric criterion: exact: the stored bytes equal the scalar oracle's. A row's bytes depend on the row alone.
 """
 
@@ -19,7 +20,8 @@ import torch
 
 from ninfer.kernels.checks import check
 from ninfer.kernels.dispatch import problem
-from ninfer.kernels.kv_cache import compiled_cpu, torch_cpu
+from ninfer.kernels.jit import on_device
+from ninfer.kernels.kv_cache import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.kv_cache.codec import KvCodec, RowFormat, RowLayout, decode, encode, row_layout
 from ninfer.kernels.kv_cache.plan import plan
 from ninfer.kernels.kv_cache.pool import PAGE_TOKENS, KvPool, Plane, make_kv_pool
@@ -42,7 +44,11 @@ __all__ = [
 ]
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
-    {"kv_append": MappingProxyType(compiled_routes(compiled_cpu.kv_append) | {Route.CPU_TORCH: torch_cpu.kv_append})}
+    {
+        "kv_append": MappingProxyType(
+            compiled_routes(compiled_cpu.kv_append) | {Route.CPU_TORCH: torch_cpu.kv_append, Route.CUDA: cuda.kv_append}
+        )
+    }
 )
 
 
@@ -58,8 +64,13 @@ def kv_append(pool: KvPool, k: torch.Tensor, v: torch.Tensor, slots: torch.Tenso
     check("kv_append", "slots", slots, (tokens,), torch.int64)
     if tokens == 0:
         return
+    if not on_device(slots):
+        _check_slots(pool, slots)
+    route = plan(problem(k, compiled_cpu.SOURCE))[0]
+    IMPLEMENTATIONS["kv_append"][route](pool, k, v, slots)
+
+
+def _check_slots(pool: KvPool, slots: torch.Tensor) -> None:
     low, high = int(slots.min()), int(slots.max())
     if low < 0 or high >= pool.pages * PAGE_TOKENS:
         raise ValueError(f"kv_append: slots must lie in [0, {pool.pages * PAGE_TOKENS}), got {low} to {high}")
-    route = plan(problem(k, compiled_cpu.SOURCE))[0]
-    IMPLEMENTATIONS["kv_append"][route](pool, k, v, slots)

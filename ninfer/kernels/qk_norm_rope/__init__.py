@@ -9,10 +9,10 @@ Math, per token and head x with weight w: y = (1 + w) x / sqrt(mean(x^2) + eps);
     transformers' Qwen3.5 rounds them, which for positions near 262144 moves an angle by up to 0.008.
 Shapes: q, q_out [T, Hq, D]; k, k_out [T, Hkv, D]; q_weight, k_weight [D]; positions [3, T] (t, h, w).
 Dtypes: all fp32, positions int32.
-Domain: rotary_dim <= D; positions in [0, 2**24).
+Domain: rotary_dim <= D; positions in [0, 2**24). On CUDA rotary_dim is at most 256.
 Effects: writes q_out and k_out, which may be q and k themselves.
 Workspace: the compiled route keeps one token's sines in scratch; the torch route allocates a few tensors of the
-    outputs' size.
+    outputs' size; the CUDA route needs none.
 Numeric criterion: tolerances.ROTATION against the oracle at the same represented angles; a row's bits are its own.
 """
 
@@ -26,7 +26,7 @@ import torch
 from ninfer.kernels.checks import check
 from ninfer.kernels.dispatch import problem
 from ninfer.kernels.native import compiled_routes
-from ninfer.kernels.qk_norm_rope import compiled_cpu, torch_cpu
+from ninfer.kernels.qk_norm_rope import compiled_cpu, cuda, torch_cpu
 from ninfer.kernels.qk_norm_rope.plan import plan
 from ninfer.kernels.qk_norm_rope.spec import AXES, RopeSpec
 from ninfer.kernels.routes import Route
@@ -36,7 +36,8 @@ __all__ = ["IMPLEMENTATIONS", "RopeSpec", "qk_norm_rope"]
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
         "qk_norm_rope": MappingProxyType(
-            compiled_routes(compiled_cpu.qk_norm_rope) | {Route.CPU_TORCH: torch_cpu.qk_norm_rope}
+            compiled_routes(compiled_cpu.qk_norm_rope)
+            | {Route.CPU_TORCH: torch_cpu.qk_norm_rope, Route.CUDA: cuda.qk_norm_rope}
         )
     }
 )
