@@ -8,7 +8,7 @@ Dtypes: all fp32.
 Domain: slots below S.
 Effects: writes out and history[targets]: the last K-1 columns of (history, x) of the row, before convolution.
     Every other slot keeps its bits.
-Workspace: the torch route allocates the padded rows.
+Workspace: the compiled and CUDA routes need none; the torch route allocates the padded rows.
 Numeric criterion: tolerances.CONVOLUTION against the oracle, history exact. Products are added in rising i, so bits do
     not depend on the split of a sequence into calls nor on the batch.
 """

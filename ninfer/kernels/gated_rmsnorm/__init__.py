@@ -5,7 +5,7 @@ Shapes: x, z, out [T, Nv, dv]; weight [dv].
 Dtypes: all fp32.
 Domain: finite inputs, eps > 0.
 Effects: writes out.
-Workspace: the torch route allocates a few tensors of [T, Nv, dv].
+Workspace: none but in the torch route, which allocates a few tensors of [T, Nv, dv].
 Numeric criterion: tolerances.ROW_NORM against the oracle; one reduction order per head, whatever the call's shape.
 """
 

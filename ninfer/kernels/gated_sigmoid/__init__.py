@@ -5,7 +5,7 @@ Shapes: x, gate, out [T, N].
 Dtypes: all fp32.
 Domain: finite inputs; any T >= 0.
 Effects: writes out, which may be x itself.
-Workspace: the compiled route needs none; the torch route allocates one tensor of [T, N].
+Workspace: the compiled and CUDA routes need none; the torch route allocates one tensor of [T, N].
 Numeric criterion: tolerances.ELEMENTWISE against the oracle; element by element, so a row's bits are its own.
 """
 

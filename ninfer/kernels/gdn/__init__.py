@@ -8,15 +8,19 @@ Math, per row, token t and value head j with key head j // (Nv / Nk), in fp32 an
 Shapes: qkv [T, 2 Nk dk + Nv dv], a token's queries, then its keys, then its values, as the convolution writes them;
     g, beta [T, Nv]; state [S, Nv, dv, dk]; slots one pair per row of `segments`; out [T, Nv, dv].
 Dtypes: all fp32.
-Domain: g <= 0; Nk divides Nv; slots below S.
+Domain: g <= 0; Nk divides Nv; slots below S. On CUDA, rows of 64 tokens and more: 0 <= beta <= 2, and states and
+    values below 2^60.
 Effects: writes out and state[targets]; every other slot keeps its bits. `gdn_fold` writes exactly the state that
     `gdn` writes, bit for bit, and no output; it does not read the queries.
 Workspace: the compiled routes keep 2 Nk + Nv numbers per token. The torch route allocates normalised keys and queries,
-    spread over the value heads.
+    spread over the value heads. CUDA keeps 145 KB of each head's next chunks (see plan.py), up to 28 MB for heads of
+    128 x 128, in the workspace "gdn"; none for rows below 64 tokens.
 Numeric criterion: tolerances.RECURRENCE against the oracle. The recurrence runs token by token, so out and state
     have the same bits however a sequence is cut into calls, in whatever batch and slots (torch: of a multiple of 16
     bytes). The compiled routes multiply sums by a key's and a query's inverse norms, and by the decay, instead of their
-    terms.
+    terms. CUDA does so for rows below 64 tokens; longer rows go in chunks of 64, which meet the same tolerance with
+    other bits: the same in whatever batch and slots, and however a sequence is cut into calls of at least 64 tokens at
+    multiples of 64.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _run(
     _, heads, dv, dk = state.shape
     width = qkv.shape[1]
     whole = whole_steps(dk, qkv, state) and whole_steps(width, qkv)
-    plan = cuda_plan(segments.counts, dk, dv, device().facts.shared_bytes if whole else 0)
+    plan = cuda_plan(segments.counts, heads, dk, dv, device().facts.shared_bytes if whole else 0)
     keep = (qkv, g, beta, state, slots, segments, *(() if out is None else (out,)))
     common = {
         **_pointers(qkv, g, beta, state, slots, segments, out),
@@ -128,12 +128,13 @@ def _run(
 
 def _run_wave(wave: Wave, common: Mapping[str, int], state: torch.Tensor, keep: tuple[object, ...]) -> None:
     _, heads, dv, dk = state.shape
-    rows, macros, warps = len(wave.rows), _chunk_macros(dk, dv), slab_warps(dv)
+    rows, macros = len(wave.rows), _chunk_macros(dk, dv)
+    warps = slab_warps(dv, rows * heads, device().facts.multiprocessors)
     records = workspace("gdn", rows * heads * wave.chunks * record_bytes(dk, dv), like=state)
     places = (ctypes.c_int32 * MOST_ROWS)(*wave.rows)
     args = _ChunkArgs(**common, records=records.data_ptr(), first_chunk=wave.first, chunks=wave.chunks, rows=places)
     prepare = Launch((wave.chunks, heads, rows), (256, 1, 1), prepare_bytes(dk, dv), macros)
-    advance = Launch((dv // (16 * warps), heads, rows), (32 * warps, 1, 1), advance_bytes(dk, dv), macros)
+    advance = Launch((dv // (16 * warps), heads, rows), (32 * warps, 1, 1), advance_bytes(dk, warps), macros)
     _CHUNKS.launch("gdn_prepare", prepare, args, *keep, records)
     _CHUNKS.launch("gdn_advance", advance, args, *keep, records)
 

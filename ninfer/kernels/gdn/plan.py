@@ -19,8 +19,9 @@ CHUNK = 64
 decoding, which verification of drafts relies on."""
 MOST_ROWS = 8
 """Rows of one wave."""
-_WAVE_CHUNKS = 8
-"""Chunks of all rows of a wave: 384 blocks of preparation for 48 heads, and records of 57 MB."""
+_WAVE_RECORDS = 192
+"""Chunks of all rows and heads of a wave: two blocks of preparation for each multiprocessor of a big GPU, and 28 MB of
+records, which its second-level cache keeps until they are read."""
 _TILE_BYTES = 512
 _SLAB = 16
 _MOST_KEYS = 128
@@ -62,23 +63,26 @@ def plan(problem: Problem) -> tuple[Route, ...]:
     return COMPILED_OR_TORCH[problem]
 
 
-def cuda_plan(counts: Sequence[int], dk: int, dv: int, shared_bytes: int) -> CudaPlan:
+def cuda_plan(counts: Sequence[int], heads: int, dk: int, dv: int, shared_bytes: int) -> CudaPlan:
     """Which kernels run over rows of `counts` tokens. A row's kernels depend on no other row.
 
     Args:
+        heads: value heads.
         shared_bytes: the most shared memory that a block may have.
     """
-    chunked = has_chunks(dk, dv) and max(prepare_bytes(dk, dv), advance_bytes(dk, dv)) <= shared_bytes
+    chunked = has_chunks(dk, dv) and max(prepare_bytes(dk, dv), advance_bytes(dk, 4)) <= shared_bytes
     most = CHUNK - 1 if chunked else max(counts, default=0)
     rows = tuple(row for row, count in enumerate(counts) if count > most)
-    return CudaPlan(most, len(rows) < len(counts), tuple(_waves(rows, counts)))
+    return CudaPlan(most, len(rows) < len(counts), tuple(_waves(rows, counts, heads)))
 
 
-def _waves(rows: tuple[int, ...], counts: Sequence[int]) -> Iterator[Wave]:
-    for begin in range(0, len(rows), MOST_ROWS):
-        group = rows[begin : begin + MOST_ROWS]
+def _waves(rows: tuple[int, ...], counts: Sequence[int], heads: int) -> Iterator[Wave]:
+    most = max(1, _WAVE_RECORDS // heads)
+    together = min(MOST_ROWS, most)
+    for begin in range(0, len(rows), together):
+        group = rows[begin : begin + together]
         chunks = -(-max(counts[row] for row in group) // CHUNK)
-        size = min(_WAVE_CHUNKS // len(group), chunks)
+        size = min(most // len(group), chunks)
         for first in range(0, chunks, size):
             yield Wave(group, first, size)
 
@@ -88,9 +92,18 @@ def has_chunks(dk: int, dv: int) -> bool:
     return dk % 16 == 0 and dv % _SLAB == 0 and dk <= _MOST_KEYS
 
 
-def slab_warps(dv: int) -> int:
-    """Slabs of a state of dv rows that share a block, each one warp's: as many as divide it, four at most."""
-    return next(warps for warps in (4, 2, 1) if dv // _SLAB % warps == 0)
+def slab_warps(dv: int, heads: int, multiprocessors: int) -> int:
+    """Slabs of a state of dv rows that share a block, each one warp's: no more than blocks for all need, four at most.
+
+    The warps of a block share one fetch of the records, and one multiprocessor's shared memory, which is what limits
+    them. Bits do not depend on it.
+
+    Args:
+        heads: of all rows together.
+    """
+    slabs = dv // _SLAB
+    dividing = [warps for warps in (1, 2, 4) if slabs % warps == 0]
+    return next((warps for warps in dividing if slabs // warps * heads <= multiprocessors), dividing[-1])
 
 
 def record_bytes(dk: int, dv: int) -> int:
@@ -104,7 +117,6 @@ def prepare_bytes(dk: int, dv: int) -> int:
     return 4 * (CHUNK * (dk + 4 + dv + 4) + 16 * 16 * (1 + 2 + 3 + 4) + 5 * CHUNK)
 
 
-def advance_bytes(dk: int, dv: int) -> int:
-    """Shared memory of gdn_advance: four stages of the larger kind of piece, and the block's slabs of values."""
-    tiles = 4 * (CHUNK // 8 + max(CHUNK // 8, dk // 8)) + slab_warps(dv) * (CHUNK // 8)
-    return tiles * _TILE_BYTES
+def advance_bytes(dk: int, warps: int) -> int:
+    """Shared memory of gdn_advance: four stages of the larger kind of piece, and the slabs of values of its warps."""
+    return (4 * (CHUNK // 8 + max(CHUNK // 8, dk // 8)) + warps * (CHUNK // 8)) * _TILE_BYTES

@@ -205,6 +205,26 @@ NINFER_DEVICE void write_keys(const PrepareShared& s, u8* record) {
     }
 }
 
+// sums -= known times 16 neighbours of A.
+template <int FIRST>
+NINFER_DEVICE void subtract(float (&sums)[kBlock], const float* low, float known) {
+#pragma unroll
+    for (int i = FIRST / 4 * 4; i < kBlock; i += 4) {
+        const float4 v = read_float4(low + i);
+        const float factors[4] = {v.x, v.y, v.z, v.w};
+        for (int j = 0; j < 4; ++j) sums[i + j] = fmaf(-factors[j], known, sums[i + j]);
+    }
+}
+
+// The tokens of one block: sums[j] is final once the tokens before have been subtracted. The factors up to j are zeros.
+template <int J = 0>
+NINFER_DEVICE void solve_block(float (&sums)[kBlock], const float* low) {
+    if constexpr (J + 1 < kBlock) {
+        subtract<J + 1>(sums, low + J * kBlock, sums[J]);
+        solve_block<J + 1>(sums, low);
+    }
+}
+
 // (I + A) X = diag(factor) Y, in place in one column x: each thread has its own, so nobody waits.
 NINFER_DEVICE void solve(const PrepareShared& s, float* x, int stride, bool key) {
     const float* low = s.low;
@@ -216,17 +236,11 @@ NINFER_DEVICE void solve(const PrepareShared& s, float* x, int stride, bool key)
             const float factor = key ? s.beta[token] * s.from_start[token] : s.beta[token];
             sums[i] = factor * x[token * stride];
         }
-        for (int j = 0; j < first; ++j, low += kBlock) {
-            const float known = x[j * stride];
+        for (int j = 0; j < first; ++j, low += kBlock) subtract<0>(sums, low, x[j * stride]);
+        solve_block(sums, low);
+        low += kBlock * kBlock;
 #pragma unroll
-            for (int i = 0; i < kBlock; ++i) sums[i] = fmaf(-low[i], known, sums[i]);
-        }
-#pragma unroll
-        for (int j = 0; j < kBlock; ++j, low += kBlock) {
-            x[(first + j) * stride] = sums[j];
-#pragma unroll
-            for (int i = j + 1; i < kBlock; ++i) sums[i] = fmaf(-low[i], sums[j], sums[i]);
-        }
+        for (int j = 0; j < kBlock; ++j) x[(first + j) * stride] = sums[j];
     }
 }
 

@@ -5,7 +5,7 @@ Shapes: a, b, g_out, beta_out [T, Nv]; a_log, dt_bias [Nv].
 Dtypes: all fp32.
 Domain: finite inputs. The decay of the recurrence is alpha = exp(g), in (0, 1].
 Effects: writes g_out and beta_out.
-Workspace: the torch route allocates a few tensors of [T, Nv].
+Workspace: none but in the torch route, which allocates a few tensors of [T, Nv].
 Numeric criterion: tolerances.GATES against the oracle; element by element, so a row's bits are its own.
 """
 

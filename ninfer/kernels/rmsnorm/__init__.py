@@ -5,7 +5,7 @@ Shapes: x, out [T, H]; weight [H].
 Dtypes: all fp32.
 Domain: finite inputs whose squares do not overflow; eps > 0; any T >= 0.
 Effects: writes out, which may be x itself.
-Workspace: the torch route allocates one tensor of [T, H] and some of [T, 1].
+Workspace: the compiled and CUDA routes need none; the torch route allocates one tensor of [T, H] and some of [T, 1].
 Numeric criterion: tolerances.ROW_NORM against the oracle; one order of additions per H, so a row's bits are its own.
 """
 

@@ -225,18 +225,19 @@ def test_bits_of_short_rows_do_not_depend_on_alignment() -> None:
 
 
 def test_rows_of_a_chunk_and_more_are_chunked() -> None:
-    assert cuda_plan((1,) * 8, 128, 128, SHARED).waves == ()
-    plan = cuda_plan((1, 64, 63, 700), 128, 128, SHARED)
+    assert cuda_plan((1,) * 8, 48, 128, 128, SHARED).waves == ()
+    plan = cuda_plan((1, 64, 63, 700), 24, 128, 128, SHARED)
     assert (plan.most, plan.stepped) == (CHUNK - 1, True)
     assert plan.waves == (Wave((1, 3), 0, 4), Wave((1, 3), 4, 4), Wave((1, 3), 8, 4))
-    assert cuda_plan((2048,), 128, 128, SHARED).waves == tuple(Wave((0,), first, 8) for first in (0, 8, 16, 24))
-    assert not cuda_plan((64, 65), 128, 128, SHARED).stepped
-    assert cuda_plan((), 128, 128, SHARED).waves == ()
+    assert cuda_plan((512,), 48, 128, 128, SHARED).waves == (Wave((0,), 0, 4), Wave((0,), 4, 4))
+    assert cuda_plan((64,), 400, 128, 128, SHARED).waves == (Wave((0,), 0, 1),)
+    assert not cuda_plan((64, 65), 48, 128, 128, SHARED).stepped
+    assert cuda_plan((), 48, 128, 128, SHARED).waves == ()
 
 
 def test_waves_have_every_chunk_once_and_bounded_records() -> None:
     counts = (*range(50, 90), 1000)
-    plan = cuda_plan(counts, 32, 32, SHARED)
+    plan = cuda_plan(counts, 30, 32, 32, SHARED)
     seen = [
         (row, chunk)
         for wave in plan.waves
@@ -246,18 +247,22 @@ def test_waves_have_every_chunk_once_and_bounded_records() -> None:
     assert len(seen) == len(set(seen))
     wanted = {(row, chunk) for row, n in enumerate(counts) if n >= CHUNK for chunk in range(-(-n // CHUNK))}
     assert wanted <= set(seen)
-    assert all(len(wave.rows) * wave.chunks <= MOST_ROWS for wave in plan.waves)
+    assert all(len(wave.rows) <= MOST_ROWS and len(wave.rows) * wave.chunks <= 6 for wave in plan.waves)
 
 
 def test_what_does_not_fit_goes_token_by_token() -> None:
     for dk, dv, shared in ((128, 128, 64 * 1024), (24, 32, SHARED), (32, 20, SHARED), (256, 128, SHARED)):
-        plan = cuda_plan((300, 2), dk, dv, shared)
+        plan = cuda_plan((300, 2), 2, dk, dv, shared)
         assert (plan.most, plan.stepped, plan.waves) == (300, True, ())
     assert has_chunks(128, 128)
 
 
 def test_official_heads_fit_every_target() -> None:
     assert prepare_bytes(128, 128) <= 81 * 1024, "two blocks would not fit in an sm_80"
-    assert advance_bytes(128, 128) == 64 * 1024
+    assert advance_bytes(128, 4) == 64 * 1024
     assert record_bytes(128, 128) % 128 == 0
-    assert [slab_warps(dv) for dv in (16, 32, 48, 64, 128)] == [1, 2, 1, 4, 4]
+
+
+def test_slabs_share_blocks_where_there_are_more_than_multiprocessors() -> None:
+    assert [slab_warps(dv, 48, 132) for dv in (16, 32, 48, 64, 128)] == [1, 1, 1, 2, 4]
+    assert [slab_warps(128, heads, 132) for heads in (16, 32, 48, 96)] == [1, 2, 4, 4]
