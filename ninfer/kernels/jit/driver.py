@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -82,7 +81,7 @@ class Gpu:
         self._index, self._driver, self._by = index, driver, by
         self._facts = _facts(index)
         self._target = target_of(self._facts.arch)
-        self._functions: dict[tuple[Path, str, frozenset[tuple[str, int]]], _Function] = {}
+        self._functions: dict[tuple[object, ...], _Function] = {}
         self._modules: dict[tuple[Path, frozenset[tuple[str, int]]], int] = {}
         self._thread = threading.local()
         self._kept: list[object] | None = None
@@ -111,7 +110,7 @@ class Gpu:
         function = self._function(source, kernel, how.macros)
         pointer = ctypes.c_void_p(ctypes.addressof(args))  # the driver copies the Args before it returns
         stream = torch.cuda.current_stream(self._index).cuda_stream
-        with _named(kernel):
+        try:
             if how.shared > function.shared:
                 attribute = self._driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 self._driver.funcSetAttribute(function.handle, attribute, how.shared)
@@ -119,6 +118,8 @@ class Gpu:
             self._driver.launchKernel(
                 function.handle, *how.grid, *how.block, how.shared, stream, ctypes.addressof(pointer), 0
             )
+        except RuntimeError as error:
+            raise _failed(kernel, error) from error
 
     def record(self, work: Callable[[], None]) -> Recording:
         """Do the work once, then capture it as a CUDA graph."""
@@ -145,12 +146,14 @@ class Gpu:
         self._module(source, frozenset(macros.items()))
 
     def _function(self, source: CudaSource, kernel: str, macros: Mapping[str, int]) -> _Function:
-        key = (source.path, kernel, frozenset(macros.items()))
+        key = (source.path, kernel, *macros.items())
         found = self._functions.get(key)
         if found is None:
-            module = self._module(source, key[2])
-            with _named(kernel):
+            module = self._module(source, frozenset(macros.items()))
+            try:
                 found = _Function(self._driver.moduleGetFunction(module, kernel), 0)
+            except RuntimeError as error:
+                raise _failed(kernel, error) from error
             self._functions[key] = found
         self._enter()
         return found
@@ -160,8 +163,10 @@ class Gpu:
         if module is None:
             compiled = build(source, dict(macros), self._target, self._by)
             self._enter()
-            with _named(source.path.name):
+            try:
                 module = self._modules[source.path, macros] = self._driver.moduleLoadData(compiled.cubin)
+            except RuntimeError as error:
+                raise _failed(source.path.name, error) from error
         return module
 
     def _enter(self) -> None:
@@ -178,8 +183,10 @@ class _Graph:
     kept: tuple[object, ...]
 
     def run(self) -> None:
-        with _named("the CUDA graph"):
+        try:
             self.graph.replay()
+        except RuntimeError as error:
+            raise _failed("the CUDA graph", error) from error
 
 
 def _facts(index: int) -> DeviceFacts:
@@ -193,10 +200,5 @@ def _facts(index: int) -> DeviceFacts:
     )
 
 
-@contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Say which kernel it was that failed."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise CudaError(f"{what} failed on the GPU: {error}") from error
+def _failed(what: str, error: RuntimeError) -> CudaError:
+    return CudaError(f"{what} failed on the GPU: {error}")
