@@ -39,9 +39,11 @@ Range dynamic_range() {
     return {begin, begin + state.spec.dynamic_bytes};
 }
 
-bool local(uintptr_t address) {
+/// Whether this is the thread's own memory, or what its warp brought to a collective. Most accesses are.
+inline bool of_no_interest(uintptr_t address) {
     const uintptr_t offset = address - reinterpret_cast<uintptr_t>(state.stacks);
-    return offset / kStackBytes == state.current->rank;
+    constexpr size_t kStacks = kThreads * kStackBytes;
+    return offset < kStacks ? offset / kStackBytes == state.current->rank : offset < kStacks + kPayloadsBytes;
 }
 
 void describe(uintptr_t address, char* text, size_t bytes) {
@@ -188,16 +190,12 @@ bool constant(uintptr_t address, unsigned bytes) {
 
 void access(const Access& access) {
     const uintptr_t address = access.address;
-    if (!state.running || local(address)) return;
     if (state.expired) fail("time limit: the launch ran for more than %g seconds", state.spec.seconds);
     if (Cell* cells = shared_cells(address, access.bytes)) return meet(cells, access, check.block, true);
     if (Cell* cells = global_cells(address, access.bytes)) return meet(cells, access, check.launch, false);
     if (!access.writes() && constant(address, access.bytes)) return;
-    const auto payloads = reinterpret_cast<uintptr_t>(state.payloads);
-    if (address >= payloads && address < reinterpret_cast<uintptr_t>(state.dynamic_end) - kDynamicBytes - kPageBytes)
-        return;
-    const auto stacks = reinterpret_cast<uintptr_t>(state.stacks);
-    if (address >= stacks && address < payloads) report("another thread's local memory", access, address);
+    if (address - reinterpret_cast<uintptr_t>(state.stacks) < kThreads * kStackBytes)
+        report("another thread's local memory", access, address);
     report("out of bounds", access, address);
 }
 
@@ -205,7 +203,8 @@ uint32_t from_base(const void* pc) {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pc) - state.spec.module->base);
 }
 
-void hook(const void* address, unsigned long bytes, Kind kind, const void* pc) {
+inline void hook(const void* address, unsigned long bytes, Kind kind, const void* pc) {
+    if (!state.running || of_no_interest(reinterpret_cast<uintptr_t>(address))) return;
     access({reinterpret_cast<uintptr_t>(address), static_cast<unsigned>(bytes), kind, from_base(pc)});
 }
 

@@ -88,7 +88,7 @@ inline void cp_async_commit(Site) { emulator_async_commit(); }
 /// cp.async.wait_group: all of this thread's groups have landed but the newest `newest_left`.
 inline void cp_async_wait(Site, int newest_left) { emulator_async_wait(static_cast<unsigned>(newest_left)); }
 
-/// The block's dynamic shared memory, aligned to 128 bytes.
+/// The block's dynamic shared memory, aligned to 16 bytes.
 inline void* dynamic_shared() { return emulator_dynamic_shared(); }
 
 /// One atomic update of *place; returns what was there.

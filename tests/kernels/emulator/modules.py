@@ -91,14 +91,16 @@ class Module:
     shared: Range
 
 
+@cache
 def missing() -> str:
     """Why nothing can be emulated on this machine; empty where it can."""
     try:
-        compiler()
         include_dirs()
+        said = subprocess.run((*compiler(), "-dM", "-E", "-x", "c", "/dev/null"), capture_output=True, text=True)
     except (BuildError, CudaError) as error:
         return str(error)
-    return ""
+    gcc = "__GNUC__" in said.stdout and "__clang__" not in said.stdout
+    return "" if gcc else "the emulator needs GCC; set CXX to g++"
 
 
 @cache
@@ -116,21 +118,34 @@ def load(source: CudaSource, macros: Mapping[str, int], check: bool) -> Module:
     Raises:
         CudaError: with the compiler's words.
     """
+    mode, flags = ("check", _CHECK_FLAGS) if check else ("fast", ())
     sizes = {f"NINFER_ARGS_{name}": ctypes.sizeof(args) for name, args in source.kernels.items()}
     defines = tuple(f"-D{name}={value}" for name, value in {**sizes, **macros}.items())
-    flags = (*_FLAGS, *_MODULE_FLAGS, *(_CHECK_FLAGS if check else ()), *defines)
-    command = (*compiler(), *flags, *_includes(), "-include", str(HERE / "emulator.hpp"), "-x", "c++", "-", *_LIBRARIES)
-    name = f"emulator-{source.path.stem}-{'check' if check else 'fast'}"
-    path = _built(name, command, _wrapper(source), _files(source.path))
-    return _loaded(path, tuple(source.kernels))
+    command = (*compiler(), *_FLAGS, *_MODULE_FLAGS, *flags, *_includes())
+    command = (*command, *defines, "-include", str(_prelude(mode, command)), "-x", "c++", "-", *_LIBRARIES)
+    files = _files(source.path, HERE / "emulator.hpp")
+    return _loaded(_built(f"emulator-{source.path.stem}-{mode}", command, _wrapper(source), files), source)
 
 
-def _loaded(path: Path, names: tuple[str, ...]) -> Module:
+@cache
+def _prelude(mode: str, command: tuple[str, ...]) -> Path:
+    """What the compiler takes for emulator.hpp: the header precompiled, which halves the time that a source takes.
+
+    Returns:
+        the path without its last suffix, as the compiler wants it.
+    """
+    header = HERE / "emulator.hpp"
+    command = (*command, "-Wno-pragma-once-outside-header", "-x", "c++-header", str(header))
+    path = _built(f"emulator-prelude-{mode}", command, "", _files(header), ".hpp.gch")
+    return path.with_suffix("")
+
+
+def _loaded(path: Path, source: CudaSource) -> Module:
     support, library = runtime(), ctypes.CDLL(str(path))
-    kernels = {name: _address(library, f"emulator_run_{name}") for name in names}
+    kernels = {name: _address(library, f"emulator_run_{name}") for name in source.kernels}
     segments = Segments()
     support.emulator_describe(ctypes.c_void_p(next(iter(kernels.values()))), ctypes.byref(segments))
-    most = {name: ctypes.c_uint.in_dll(library, f"emulator_threads_{name}").value for name in names}
+    most = {name: ctypes.c_uint.in_dll(library, f"emulator_threads_{name}").value for name in source.kernels}
     ends = (ctypes.c_uint64 * 2).in_dll(library, "emulator_static_shared")
     return Module(path, segments, kernels, most, Range(*ends))
 
@@ -166,10 +181,9 @@ def _includes() -> tuple[str, ...]:
     return (f"-I{HERE}", f"-I{ours}", f"-I{KERNELS}", *(part for path in cuda for part in ("-isystem", str(path))))
 
 
-def _files(source: Path) -> list[Path]:
-    """The source and every header of ours that it includes, directly or not, and the emulator's."""
-    found = [source, HERE / "emulator.hpp"]
-    unread = list(found)
+def _files(*sources: Path) -> list[Path]:
+    """The sources and every header of ours that they include, directly or not."""
+    found, unread = list(sources), list(sources)
     while unread:
         path = unread.pop()
         for name in _INCLUDE_LINE.findall(path.read_text(encoding="utf-8")):
@@ -181,11 +195,11 @@ def _files(source: Path) -> list[Path]:
     return found
 
 
-def _built(name: str, command: tuple[str, ...], text: str, files: list[Path]) -> Path:
-    target = cache_dir() / f"{name}-{_key(command, text, files)}.so"
+def _built(name: str, command: tuple[str, ...], text: str, files: list[Path], suffix: str = ".so") -> Path:
+    target = cache_dir() / f"{name}-{_key(command, text, files)}{suffix}"
     if not target.is_file():
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(suffix=".so", dir=target.parent)
+        handle, temporary = tempfile.mkstemp(suffix=suffix, dir=target.parent)
         os.close(handle)
         try:
             _compile((*command, "-o", temporary), text)

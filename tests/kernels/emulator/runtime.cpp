@@ -238,8 +238,7 @@ void run_block() {
 
 void map_pool() {
     const size_t stacks = kThreads * kStackBytes;
-    const size_t payloads = kWarps * kBuffers * kLanes * EMULATOR_PAYLOAD_BYTES;
-    state.pool_bytes = stacks + payloads + 2 * kPageBytes + kDynamicBytes + kPageBytes;
+    state.pool_bytes = stacks + kPayloadsBytes + 2 * kPageBytes + kDynamicBytes + kPageBytes;
     void* pool = mmap(nullptr, state.pool_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pool == MAP_FAILED) return;
@@ -396,7 +395,7 @@ EMULATOR_EXPORT int emulator_run(const Spec* spec, Fault* fault) {
     }
     state.spec = *spec;
     state.random = spec->seed * 0x9E3779B97F4A7C15ull + 0x1234567;
-    state.dynamic = state.dynamic_end - (spec->dynamic_bytes + 127) / 128 * 128;
+    state.dynamic = state.dynamic_end - (spec->dynamic_bytes + 15) / 16 * 16;
     state.expired = false;
     number_fibres();
     if (const char* obstacle = spec->check ? check_launch() : nullptr) {

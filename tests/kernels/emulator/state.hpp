@@ -100,6 +100,7 @@ struct Fibre {
 };
 
 constexpr unsigned kBuffers = kLanes + 1, kNoBuffer = kBuffers;
+constexpr size_t kPayloadsBytes = size_t{kWarps} * kBuffers * kLanes * EMULATOR_PAYLOAD_BYTES;
 
 struct Warp {
     uint32_t present, exited, waiting;
