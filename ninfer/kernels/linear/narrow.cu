@@ -103,8 +103,7 @@ NINFER_DEVICE void run(const LinearArgs& args, const Tile& at, u8* shared) {
     }
 }
 
-// Blocks have at most 256 threads. The bound of 512 keeps a thread to 128 registers, so that two blocks fit.
-NINFER_KERNEL(linear_narrow, LinearArgs, 256) {
+NINFER_KERNEL(linear_narrow, LinearArgs, 256, NINFER_TILES == 1 ? 2 : 1) {
     NINFER_DYNAMIC_SHARED(u8, shared);
     const Tile at = find_tile(args, blockIdx.x);
     with_format(args.outputs[at.output].part.format, [&](auto tag) { run<decltype(tag)::value>(args, at, shared); });

@@ -34,6 +34,7 @@ template <int FORMAT, int TILES, int RING>
 NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const float* x_row, bool vector, int columns,
                                 int begin, int end, u8* ring, float (&sum)[TILES][4]) {
     constexpr int stages = ring_stages<FORMAT, TILES>(RING), tile_bytes = Staged<FORMAT>::kBytes;
+    constexpr int octets = Staged<FORMAT>::kOctets, slices = Staged<FORMAT>::kSlices;
     const int g = lane() / 4, c = lane() % 4;
     const auto stage = [&](int unit, int slot) {
 #pragma unroll
@@ -49,11 +50,12 @@ NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const 
             for (int r = 0; r < 2; ++r) scales[t][r].load(tiles[t], g + 8 * r, columns, unit);
         }
     };
-    float ahead[2][8];
-    const auto load_x = [&](int unit, int half) {
+    float ahead[octets][8];
+    const auto load_x = [&](int unit, int slice) {
 #pragma unroll
-        for (int octet = 0; octet < 2; ++octet) {
-            load_octet(ahead[octet], x_row, unit * kUnit + octet_column<FORMAT>(half, octet, c), columns, vector);
+        for (int octet = 0; octet < octets; ++octet) {
+            const int column = unit * kUnit + slice_column<FORMAT>(slice, c) + octet * 8;
+            load_octet(ahead[octet], x_row, column, columns, vector);
         }
     };
 #pragma unroll 1
@@ -71,15 +73,15 @@ NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const 
         load_scales(scales_ahead, next);
         const u8* const here = ring + slot * TILES * tile_bytes;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            u32 x[2][4];
-            fp32_pairs(ahead[0], x[0]);
-            fp32_pairs(ahead[1], x[1]);
-            load_x(half == 0 ? unit : next, 1 - half);
+        for (int slice = 0; slice < slices; ++slice) {
+            u32 x[octets][4];
+#pragma unroll
+            for (int octet = 0; octet < octets; ++octet) fp32_pairs(ahead[octet], x[octet]);
+            load_x(slice + 1 < slices ? unit : next, (slice + 1) % slices);
 #pragma unroll
             for (int t = 0; t < TILES; ++t) {
-                HalfTile<FORMAT> tile;
-                tile.decode(here + t * tile_bytes, half, scales[t]);
+                SliceTile<FORMAT> tile;
+                tile.decode(here + t * tile_bytes, slice, scales[t]);
                 tile.add_to(sum[t], x);
             }
         }

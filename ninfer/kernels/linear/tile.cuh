@@ -3,12 +3,12 @@
 // K is taken in units of 128 columns. A unit of some rows is copied to shared memory as it is stored, and every lane
 // decodes the words of its own two rows into the registers of an mma: weights are its A, 16 rows; tokens are its B, 8
 // columns. Which column stands in which slot of an mma is free, and chosen so that a lane's codes are neighbours: in
-// each half unit of 64 columns, lane c of a quad owns two octets. One order serves every kernel here, hence the rule
-// that all share:
+// each slice of 64 columns (32 of q8), lane c of a quad owns two octets (one). One order serves every kernel here, hence
+// the rule that all share:
 //
 //   A product is the sum of its segments, in order; segments split K by K alone (`segment_begin`). A segment is the sum
-//   of its half units in order: chained mmas where the format has no groups, else chained mmas per group, each group's
-//   sum multiplied by its scale and added with fmaf. The result is multiplied by the row's factor (`finish`).
+//   of its slices in order: chained mmas where the format has no groups, else chained mmas per slice, whose sum is
+//   multiplied by the group's scale and added with fmaf. The result is multiplied by the row's factor (`finish`).
 //
 // So a token's product has the same bits in every kernel, tile and batch.
 #pragma once
@@ -31,8 +31,11 @@ struct Staged {
     static constexpr int kCodes = kUnit * D::kCodeBits / 8;  // bytes of a row
     static constexpr int kHigh = kUnit * D::kHighBits / 8;
     static constexpr int kBytes = kTileRows * (kCodes + kHigh);
-    static constexpr int kGroup = D::kGroup > 64 ? 64 : D::kGroup;  // columns that share a scale within half a unit
-    static constexpr bool kByQuarters = D::kGroup == 32;  // a lane's octets lie in different groups
+    // A unit is multiplied in slices whose columns share a scale, where there are scales: of a slice, each lane of a quad
+    // has kOctets octets side by side.
+    static constexpr bool kScaled = D::kGroup > 0;
+    static constexpr int kOctets = D::kGroup == 32 ? 1 : 2;
+    static constexpr int kSlices = 4 / kOctets;
 };
 
 // ---- the split of K ---------------------------------------------------------------------------------------
@@ -151,124 +154,112 @@ struct Scales {
             words[1] = two.y;
         } else if constexpr (FORMAT == T2) {
             words[0] = load2(from + unit * 2) * 0x00010001u;
-        } else if constexpr (Staged<FORMAT>::kGroup > 0) {
+        } else if constexpr (Staged<FORMAT>::kScaled) {
             words[0] = load4(from + unit * 4);
         }
     }
 
-    // Of the group that holds octet `octet` of half `half`.
-    NINFER_MEMBER float of(int half, int octet) const {
-        const u32 word = FORMAT == Q8 ? words[half] >> 16 * octet : words[0] >> 16 * half;
-        return half_to_float(static_cast<u16>(word));
+    // NVFP4: of the four blocks of a slice.
+    NINFER_MEMBER u32 blocks(int slice) const { return slice == 0 ? words[0] : words[1]; }
+
+    // Others: of a slice.
+    NINFER_MEMBER float of(int slice) const {
+        const u32 word = FORMAT == Q8 && slice >= 2 ? words[1] : words[0];
+        return half_to_float(static_cast<u16>(word >> 16 * (slice % 2)));
     }
 };
 
-// The first column of octet `octet` of lane c of a quad, within its unit.
+// The first column of lane c's octets in a slice, within the unit.
 template <int FORMAT>
-NINFER_DEVICE int octet_column(int half, int octet, int c) {
-    return half * 64 + (Staged<FORMAT>::kByQuarters ? octet * 32 + c * 8 : c * 16 + octet * 8);
+NINFER_DEVICE int slice_column(int slice, int c) {
+    return (slice * 4 + c) * Staged<FORMAT>::kOctets * 8;
 }
 
-// The two octets of lane c in half `half` of row `row` of a staged tile, as words[octet][pair].
+// Lane c's octets of slice `slice` of row `row` of a staged tile, as words[octet][pair].
 template <int FORMAT>
-NINFER_DEVICE void read_octets(
-    const u8* stage, int row, int half, int c, const Scales<FORMAT>& scales, u32 (&words)[2][4]) {
-    constexpr int pieces = Staged<FORMAT>::kCodes / kPiece;
-    const auto at = [&](int byte) { return stage + place<pieces>(row, byte / kPiece) + byte % kPiece; };
-    const u8* const high = stage + kTileRows * Staged<FORMAT>::kCodes;
+NINFER_DEVICE void read_octets(const u8* stage, int row, int slice, int c, const Scales<FORMAT>& scales,
+                               u32 (&words)[Staged<FORMAT>::kOctets][4]) {
+    using S = Staged<FORMAT>;
+    constexpr int pieces = S::kCodes / kPiece, own = S::kCodes / 16 * S::kOctets;  // bytes of these octets' codes
+    const int byte = (slice * 4 + c) * own;
+    const auto at = [&](int more) { return stage + place<pieces>(row, (byte + more) / kPiece) + byte % kPiece; };
+    const u8* const high = stage + kTileRows * S::kCodes;
     if constexpr (FORMAT == BF16) {
-        bf16_pairs(read16(at(half * 128 + c * 32)), words[0]);
-        bf16_pairs(read16(at(half * 128 + c * 32 + 16)), words[1]);
+        bf16_pairs(read16(at(0)), words[0]);
+        bf16_pairs(read16(at(kPiece)), words[1]);
     } else if constexpr (FORMAT == FP8_ROW) {
-        const uint4 codes = read16(at(half * 64 + c * 16));
+        const uint4 codes = read16(at(0));
         fp8_pairs(codes.x, codes.y, words[0]);
         fp8_pairs(codes.z, codes.w, words[1]);
     } else if constexpr (FORMAT == Q8) {
-#pragma unroll
-        for (int octet = 0; octet < 2; ++octet) {
-            const uint2 codes = read8(at(half * 64 + octet * 32 + c * 8));
-            q8_pairs(codes.x, codes.y, words[octet]);
-        }
+        const uint2 codes = read8(at(0));
+        q8_pairs(codes.x, codes.y, words[0]);
     } else if constexpr (FORMAT == T2) {
-        const u32 codes = read4(at(half * 16 + c * 4));
+        const u32 codes = read4(at(0));
         t2_pairs(codes, words[0]);
         t2_pairs(codes >> 16, words[1]);
     } else {
-        const uint2 codes = read8(at(half * 32 + c * 8));
+        const uint2 codes = read8(at(0));
         if constexpr (FORMAT == Q4) {
             q4_pairs(codes.x, words[0]);
             q4_pairs(codes.y, words[1]);
         } else if constexpr (FORMAT == Q5) {
-            const u32 bits = *reinterpret_cast<const u16*>(high + row * kPiece + half * 8 + c * 2);
+            const u32 bits = *reinterpret_cast<const u16*>(high + row * kPiece + (slice * 4 + c) * 2);
             q5_pairs(codes.x, bits, words[0]);
             q5_pairs(codes.y, bits >> 8, words[1]);
         } else if constexpr (FORMAT == Q6) {
-            const u32 bits = read4(high + place<2>(row, half) + c * 4);
+            const u32 bits = read4(high + place<2>(row, slice) + c * 4);
             q6_pairs(codes.x, bits, words[0]);
             q6_pairs(codes.y, bits >> 16, words[1]);
         } else {
             static_assert(FORMAT == NVFP4, "fp32 has no pairs");
-            const u32 scale = e4m3_scale_pair(scales.words[half] >> 8 * c & 0xffu);
+            const u32 scale = e4m3_scale_pair(scales.blocks(slice) >> 8 * c & 0xffu);
             nvfp4_pairs(codes.x, scale, words[0]);
             nvfp4_pairs(codes.y, scale, words[1]);
         }
     }
 }
 
-// Half a unit of 16 rows: A of four mmas.
+// A slice of a tile: A of its mmas.
 template <int FORMAT>
-struct HalfTile {
-    u32 a[4][4];
-    float scale[2][2];  // of rows g and g + 8, per octet; only formats with groups
+struct SliceTile {
+    static constexpr int kOctets = Staged<FORMAT>::kOctets;
+    u32 a[2 * kOctets][4];
+    float scale[2];  // of rows g and g + 8
 
     // `scales`: of rows g and g + 8.
-    NINFER_MEMBER void decode(const u8* stage, int half, const Scales<FORMAT> (&scales)[2]) {
+    NINFER_MEMBER void decode(const u8* stage, int slice, const Scales<FORMAT> (&scales)[2]) {
         const int g = lane() / 4, c = lane() % 4;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            u32 words[2][4];
-            read_octets<FORMAT>(stage, g + 8 * r, half, c, scales[r], words);
+            u32 words[kOctets][4];
+            read_octets<FORMAT>(stage, g + 8 * r, slice, c, scales[r], words);
 #pragma unroll
-            for (int octet = 0; octet < 2; ++octet) {
-                a[2 * octet][r] = words[octet][0];
-                a[2 * octet][2 + r] = words[octet][1];
-                a[2 * octet + 1][r] = words[octet][2];
-                a[2 * octet + 1][2 + r] = words[octet][3];
-                if constexpr (Staged<FORMAT>::kGroup > 0) scale[r][octet] = scales[r].of(half, octet);
+            for (int i = 0; i < 2 * kOctets; ++i) {
+                a[i][r] = words[i / 2][i % 2 * 2];
+                a[i][2 + r] = words[i / 2][i % 2 * 2 + 1];
             }
+            if constexpr (Staged<FORMAT>::kScaled) scale[r] = scales[r].of(slice);
         }
     }
 
-    // sum += the products of COUNT mmas from `first` on, as they are.
-    template <int COUNT>
-    NINFER_MEMBER void chain(float (&sum)[4], int first, const u32 (&x)[2][4]) const {
-#pragma unroll
-        for (int step = first; step < first + COUNT; ++step) {
-            const u32 b[2] = {x[step / 2][step % 2 * 2], x[step / 2][step % 2 * 2 + 1]};
-            mma_bf16_16816(sum, a[step], b);
-        }
-    }
-
-    NINFER_MEMBER void add_scaled(float (&sum)[4], const float (&part)[4], int octet) const {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[i] = fmaf(part[i], scale[i / 2][octet], sum[i]);
-    }
-
-    // sum (rows g, g + 8 by tokens 2c, 2c + 1) += half a unit. `x`: the octets of lane c, token g, in the order of pairs.
-    NINFER_MEMBER void add_to(float (&sum)[4], const u32 (&x)[2][4]) const {
-        if constexpr (Staged<FORMAT>::kGroup == 0) {
-            chain<4>(sum, 0, x);
-        } else if constexpr (Staged<FORMAT>::kGroup == 64) {
+    // sum (rows g, g + 8 by tokens 2c, 2c + 1) += the slice. `x`: lane c's octets of token g, in the order of pairs.
+    NINFER_MEMBER void add_to(float (&sum)[4], const u32 (&x)[kOctets][4]) const {
+        if constexpr (Staged<FORMAT>::kScaled) {
             float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            chain<4>(part, 0, x);
-            add_scaled(sum, part, 0);
-        } else {
+            chain(part, x);
 #pragma unroll
-            for (int octet = 0; octet < 2; ++octet) {
-                float part[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-                chain<2>(part, 2 * octet, x);
-                add_scaled(sum, part, octet);
-            }
+            for (int i = 0; i < 4; ++i) sum[i] = fmaf(part[i], scale[i / 2], sum[i]);
+        } else {
+            chain(sum, x);
+        }
+    }
+
+    NINFER_MEMBER void chain(float (&sum)[4], const u32 (&x)[kOctets][4]) const {
+#pragma unroll
+        for (int i = 0; i < 2 * kOctets; ++i) {
+            const u32 b[2] = {x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]};
+            mma_bf16_16816(sum, a[i], b);
         }
     }
 };

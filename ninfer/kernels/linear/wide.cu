@@ -42,17 +42,17 @@ template <int FORMAT>
 NINFER_DEVICE void add_unit(
     Sums& sum, const u8* weights, const u8* octets, const Scales<FORMAT> (&scales)[2][2], int first_token) {
     const int g = lane() / 4, c = lane() % 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        HalfTile<FORMAT> tiles[2];
-        tiles[0].decode(weights, half, scales[0]);
-        tiles[1].decode(weights + Staged<FORMAT>::kBytes, half, scales[1]);
+#pragma unroll 1
+    for (int slice = 0; slice < Staged<FORMAT>::kSlices; ++slice) {
+        SliceTile<FORMAT> tiles[2];
+        tiles[0].decode(weights, slice, scales[0]);
+        tiles[1].decode(weights + Staged<FORMAT>::kBytes, slice, scales[1]);
 #pragma unroll
         for (int n = 0; n < kColumns; ++n) {
-            u32 x[2][4];
+            u32 x[Staged<FORMAT>::kOctets][4];
 #pragma unroll
-            for (int octet = 0; octet < 2; ++octet) {
-                const int index = octet_column<FORMAT>(half, octet, c) / 8;
+            for (int octet = 0; octet < Staged<FORMAT>::kOctets; ++octet) {
+                const int index = slice_column<FORMAT>(slice, c) / 8 + octet;
                 put(x[octet], read16(octets + octet_place(first_token + n * kTileTokens + g, index)));
             }
             tiles[0].add_to(sum[0][n], x);
@@ -184,7 +184,7 @@ NINFER_DEVICE void run(const LinearArgs& args, const Tile& at, u8* shared) {
     }
 }
 
-NINFER_KERNEL(linear_wide, LinearArgs, kThreads) {
+NINFER_KERNEL(linear_wide, LinearArgs, kThreads, 1) {
     NINFER_DYNAMIC_SHARED(u8, shared);
     const Tile at = find_tile(args, blockIdx.y);
     with_format(args.outputs[at.output].part.format, [&](auto tag) { run<decltype(tag)::value>(args, at, shared); });
