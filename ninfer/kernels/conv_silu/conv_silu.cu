@@ -37,30 +37,28 @@ struct Columns {
     }
 };
 
+// Column i of a slot's history.
+NINFER_DEVICE float* past_of(const Args& args, i64 slot, int i) {
+    return args.history + (slot * kPast + i) * args.channels;
+}
+
 // The columns before the run's first token, oldest first; zeros where the sequence starts from none.
-NINFER_DEVICE void begin(float (&window)[kTaps][4], const Args& args, const Columns& columns, i64 first, int row) {
-    const i32 source = args.slots[row];
+NINFER_DEVICE void begin(float (&window)[kTaps][4], const Args& args, const Columns& columns, i64 first, i64 source) {
 #pragma unroll
     for (int i = 0; i < kPast; ++i) {
-        if (first > 0) {
-            columns.load(window[i], first - kPast + i);
-        } else if (source >= 0) {
-            const float* past = args.history + (static_cast<i64>(source) * kPast + i) * columns.channels;
-            read_step<kWhole>(window[i], past, columns.at, columns.channels);
-        } else {
-            for (int c = 0; c < 4; ++c) window[i][c] = 0.0f;
-        }
+        for (int c = 0; c < 4; ++c) window[i][c] = 0.0f;
+        if (first > 0) columns.load(window[i], first - kPast + i);
+        if (first == 0 && source >= 0)
+            read_step<kWhole>(window[i], past_of(args, source, i), columns.at, columns.channels);
     }
 }
 
 // The last columns become the history: those in the window where the sequence ends with this run.
-NINFER_DEVICE void keep(float (&window)[kTaps][4], const Args& args, const Columns& columns, i64 count, int row) {
-    const i64 target = args.slots[args.batch + row];
+NINFER_DEVICE void keep(float (&window)[kTaps][4], const Args& args, const Columns& columns, i64 count, i64 target) {
 #pragma unroll
     for (int i = 0; i < kPast; ++i) {
         if (count > args.run) columns.load(window[i], count - kPast + i);
-        store_step<kWhole>(
-            window[i], args.history + (target * kPast + i) * columns.channels, columns.at, columns.channels);
+        store_step<kWhole>(window[i], past_of(args, target, i), columns.at, columns.channels);
     }
 }
 
@@ -68,13 +66,14 @@ NINFER_DEVICE void keep(float (&window)[kTaps][4], const Args& args, const Colum
 
 NINFER_KERNEL(conv_silu, Args, 128) {
     const int row = blockIdx.z;
-    const i64 count = args.segments[args.batch + row], first = blockIdx.y * args.run;
-    const i64 at = 4 * (blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x);
+    const i64 token = args.segments[row], count = args.segments[args.batch + row];
+    const i64 source = args.slots[row], target = args.slots[args.batch + row];
+    const i64 at = 4 * (blockIdx.x * static_cast<i64>(blockDim.x) + threadIdx.x), first = blockIdx.y * args.run;
     if (first >= count || at >= args.channels) return;
-    const i64 offset = args.segments[row] * args.channels;
+    const i64 offset = token * args.channels;
     const Columns columns = {args.x + offset, at, args.channels};
     float window[kTaps][4], weight[kTaps][4];
-    begin(window, args, columns, first, row);
+    begin(window, args, columns, first, source);
 #pragma unroll
     for (int i = 0; i < kTaps; ++i) load_step<kWhole>(weight[i], args.weight + i * args.channels, at, args.channels);
     const i64 end = first + args.run < count ? first + args.run : count;
@@ -91,5 +90,5 @@ NINFER_KERNEL(conv_silu, Args, 128) {
         }
         store_step<kWhole>(out, args.out + offset + t * args.channels, at, args.channels);
     }
-    if (first == 0) keep(window, args, columns, count, row);
+    if (first == 0) keep(window, args, columns, count, target);
 }

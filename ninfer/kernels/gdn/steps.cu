@@ -101,14 +101,17 @@ NINFER_DEVICE float answer(const Part& state, const Part& query) {
 
 }  // namespace
 
-NINFER_KERNEL(gdn_steps, Args, 128) {
+// Registers as for 512 threads, so that four blocks fit: one sequence's blocks then run all at once from 96
+// multiprocessors on.
+NINFER_KERNEL(gdn_steps, Args, 4 * kThreads) {
     const int b = blockIdx.z;
-    const i64 head = blockIdx.y, count = args.segments[args.batch + b];
+    const i64 head = blockIdx.y, begin = args.segments[b], count = args.segments[args.batch + b];
+    const i32 source = args.slots[b], target = args.slots[args.batch + b];
     if (count > args.most) return;
     const i64 place = blockIdx.x * static_cast<i64>(kRows) + threadIdx.x / kLanes;
     const bool mine = place < args.dv;  // lanes without a row keep the others company in the sums
     const i64 row = mine ? place : args.dv - 1;
-    const i64 slot_rows = args.value_heads * args.dv, source = args.slots[b], target = args.slots[args.batch + b];
+    const i64 slot_rows = args.value_heads * args.dv;
     Part state;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
@@ -117,7 +120,7 @@ NINFER_KERNEL(gdn_steps, Args, 128) {
         if (source >= 0 && mine) read_step<kWhole>(state.of[s], from, column_of(s), kKeys);
     }
     Token next;
-    const i64 begin = args.segments[b], end = begin + count;
+    const i64 end = begin + count;
     load(next, args, begin, head, row);
     for (i64 t = begin; t < end; ++t) {
         const Token token = next;
