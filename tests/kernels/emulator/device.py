@@ -159,14 +159,16 @@ class Emulator(RecordingDevice):
 
 def _require_legal(kernel: str, how: Launch, most_threads: int, facts: DeviceFacts) -> None:
     threads = how.block[0] * how.block[1] * how.block[2]
-    shape = f"{kernel}: grid {how.grid}, block {how.block}, {how.shared} bytes of shared memory:"
+    sizes = zip((*how.grid, *how.block), (*_LARGEST_GRID, *_LARGEST_BLOCK), strict=True)
     if not 0 < threads <= min(most_threads, _MOST_THREADS):
-        raise EmulatorError(f"{shape} the kernel takes up to {most_threads} threads")
-    pairs = (*zip(how.grid, _LARGEST_GRID, strict=True), *zip(how.block, _LARGEST_BLOCK, strict=True))
-    if any(not 0 < size <= largest for size, largest in pairs):
-        raise EmulatorError(f"{shape} the largest are {_LARGEST_GRID} and {_LARGEST_BLOCK}")
-    if how.shared > facts.shared_bytes:
-        raise EmulatorError(f"{shape} the device has {facts.shared_bytes}")
+        said = f"the kernel takes up to {most_threads} threads"
+    elif not all(0 < size <= largest for size, largest in sizes):
+        said = f"the largest are {_LARGEST_GRID} and {_LARGEST_BLOCK}"
+    elif how.shared > facts.shared_bytes:
+        said = f"the device has {facts.shared_bytes}"
+    else:
+        return
+    raise EmulatorError(f"{kernel}: grid {how.grid}, block {how.block}, {how.shared} bytes of shared memory: {said}")
 
 
 def _message(kernel: str, fault: _Fault, module: Module) -> str:
