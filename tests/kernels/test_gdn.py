@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
@@ -15,71 +12,22 @@ from ninfer.kernels.gdn import IMPLEMENTATIONS, compiled_cpu, gdn, gdn_fold, ora
 from ninfer.kernels.gdn.cases import CASES, Case
 from ninfer.kernels.native import bodies, record
 from ninfer.kernels.routes import Route
-from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import ZERO, StateSlots
 from ninfer.kernels.tolerances import RECURRENCE
-from tests.kernels.harness import Trial, conform, poisoned, routes_here, same_bits
+from tests.kernels.gdn_samples import Geometry, Tokens, joined, segments_of, sequence, states
+from tests.kernels.harness import Trial, conform, routes_here, same_bits
 
 ROUTES = routes_here(IMPLEMENTATIONS["gdn"], compiled_cpu.SOURCE)
-Geometry = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The recurrence's inputs for T tokens of one geometry (Nk, Nv, dk, dv)."""
-
-    qkv: torch.Tensor
-    g: torch.Tensor
-    beta: torch.Tensor
-    geometry: Geometry
-
-    def part(self, begin: int, end: int) -> Tokens:
-        return Tokens(*(x[begin:end].clone() for x in self.all()), self.geometry)
-
-    def all(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self.qkv, self.g, self.beta
-
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """(q, k, v, g, beta) as the oracle takes them."""
-        nk, nv, dk, dv = self.geometry
-        q, k, v = np.split(self.qkv.numpy(), (nk * dk, 2 * nk * dk), axis=1)
-        heads = q.reshape(-1, nk, dk), k.reshape(-1, nk, dk), v.reshape(-1, nv, dv)
-        return *heads, self.g.numpy(), self.beta.numpy()
-
-    def out(self) -> torch.Tensor:
-        _, nv, _, dv = self.geometry
-        return poisoned(len(self.g), nv, dv)
-
-
-def _sequence(tokens: int, nk: int, nv: int, dk: int, dv: int, seed: int = 0) -> Tokens:
-    generator = torch.Generator().manual_seed(seed)
-    qkv = torch.randn(tokens, 2 * nk * dk + nv * dv, generator=generator)
-    g = -torch.rand(tokens, nv, generator=generator) * 0.3
-    beta = torch.rand(tokens, nv, generator=generator)
-    return Tokens(qkv, g, beta, (nk, nv, dk, dv))
-
-
-def _joined(parts: Sequence[Tokens]) -> Tokens:
-    return Tokens(*(torch.cat(xs) for xs in zip(*(p.all() for p in parts), strict=True)), parts[0].geometry)
-
-
-def _segments(*counts: int) -> Segments:
-    return Segments(counts, (0,) * len(counts))
-
-
-def _states(count: int, geometry: Geometry, seed: int = 1) -> torch.Tensor:
-    _, nv, dk, dv = geometry
-    return torch.randn(count, nv, dv, dk, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("op", ["gdn", "gdn_fold"])
 @pytest.mark.parametrize("case", CASES["gdn"], ids=lambda case: case.name)
 def test_matches_the_oracle(case: Case, op: str) -> None:
-    x = _sequence(sum(case.counts), case.key_heads, case.value_heads, case.dk, case.dv)
-    before = _states(case.slots, x.geometry)
+    x = sequence(sum(case.counts), case.key_heads, case.value_heads, case.dk, case.dv)
+    before = states(case.slots, x.geometry)
     state, out = before.clone(), x.out()
     wanted, after = oracle.gdn(*x.arrays(), before.numpy(), case.sources, case.targets, case.counts)
-    slots = (StateSlots(case.sources, case.targets), _segments(*case.counts))
+    slots = (StateSlots(case.sources, case.targets), segments_of(*case.counts))
 
     def run(route: Route) -> None:
         state.copy_(before)
@@ -96,7 +44,7 @@ def test_matches_the_oracle(case: Case, op: str) -> None:
 
 def _whole(route: Route, x: Tokens, start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     state, out = start[None].clone(), x.out()
-    IMPLEMENTATIONS["gdn"][route](*x.all(), state, StateSlots((0,), (0,)), _segments(len(out)), out)
+    IMPLEMENTATIONS["gdn"][route](*x.all(), state, StateSlots((0,), (0,)), segments_of(len(out)), out)
     return out, state[0]
 
 
@@ -107,14 +55,14 @@ GEOMETRIES = [(1, 1, 16, 16), (1, 2, 32, 32), (2, 2, 13, 36), (2, 6, 128, 128)]
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_bits_do_not_depend_on_chunks(geometry: Geometry, chunk: int, route: Route) -> None:
-    x, start = _sequence(90, *geometry, seed=2), _states(1, geometry)[0]
+    x, start = sequence(90, *geometry, seed=2), states(1, geometry)[0]
     out, final = _whole(route, x, start)
     state, pieces = torch.stack((start, start)), []
     for i, begin in enumerate(range(0, 90, chunk)):
         part = x.part(begin, begin + chunk)
         pieces.append(part.out())
         slots = StateSlots((i % 2,), ((i + 1) % 2,))
-        IMPLEMENTATIONS["gdn"][route](*part.all(), state, slots, _segments(len(part.g)), pieces[-1])
+        IMPLEMENTATIONS["gdn"][route](*part.all(), state, slots, segments_of(len(part.g)), pieces[-1])
     assert same_bits(torch.cat(pieces), out)
     assert same_bits(state[len(pieces) % 2], final)
 
@@ -123,9 +71,9 @@ def test_bits_do_not_depend_on_chunks(geometry: Geometry, chunk: int, route: Rou
 @given(data=st.data(), geometry=st.sampled_from(GEOMETRIES[:3]), route=st.sampled_from(ROUTES))
 def test_bits_do_not_depend_on_batch_and_slots(data: st.DataObject, geometry: Geometry, route: Route) -> None:
     lengths = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=8))
-    xs = [_sequence(n, *geometry, seed=i) for i, n in enumerate(lengths)]
+    xs = [sequence(n, *geometry, seed=i) for i, n in enumerate(lengths)]
     slots = data.draw(st.permutations(range(len(lengths) + 2)))
-    state = _states(len(slots), geometry, seed=9)
+    state = states(len(slots), geometry, seed=9)
     starts = [state[slot].clone() for slot in slots]
     alone = [_whole(route, x, start) for x, start in zip(xs, starts, strict=False)]
     done = [0] * len(xs)
@@ -133,9 +81,9 @@ def test_bits_do_not_depend_on_batch_and_slots(data: st.DataObject, geometry: Ge
     while any(n < length for n, length in zip(done, lengths, strict=True)):
         active = [i for i, length in enumerate(lengths) if done[i] < length]
         counts = [data.draw(st.integers(1, min(lengths[i] - done[i], 9))) for i in active]
-        joined = _joined([xs[i].part(done[i], done[i] + n) for i, n in zip(active, counts, strict=True)])
-        out, where = joined.out(), tuple(slots[i] for i in active)
-        IMPLEMENTATIONS["gdn"][route](*joined.all(), state, StateSlots(where, where), _segments(*counts), out)
+        tokens = joined([xs[i].part(done[i], done[i] + n) for i, n in zip(active, counts, strict=True)])
+        out, where = tokens.out(), tuple(slots[i] for i in active)
+        IMPLEMENTATIONS["gdn"][route](*tokens.all(), state, StateSlots(where, where), segments_of(*counts), out)
         for i, piece, n in zip(active, out.split(counts), counts, strict=True):
             outs[i].append(piece)
             done[i] += n
@@ -146,8 +94,8 @@ def test_bits_do_not_depend_on_batch_and_slots(data: st.DataObject, geometry: Ge
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.value)
 def test_bits_do_not_depend_on_threads(route: Route, two_threads: None) -> None:
-    x = _sequence(40, 2, 6, 128, 128)
-    before, slots, segments = _states(4, x.geometry), StateSlots((0, 0, ZERO), (1, 2, 3)), _segments(1, 38, 1)
+    x = sequence(40, 2, 6, 128, 128)
+    before, slots, segments = states(4, x.geometry), StateSlots((0, 0, ZERO), (1, 2, 3)), segments_of(1, 38, 1)
     results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -161,15 +109,15 @@ def test_bits_do_not_depend_on_threads(route: Route, two_threads: None) -> None:
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.value)
 @pytest.mark.parametrize("accepted", [1, 4, 7])
 def test_folding_a_prefix_gives_the_bits_that_verification_computed(accepted: int, route: Route) -> None:
-    x = _sequence(7, 2, 4, 32, 40)
-    state = _states(3, x.geometry)
+    x = sequence(7, 2, 4, 32, 40)
+    state = states(3, x.geometry)
     verify, fold = IMPLEMENTATIONS["gdn"][route], IMPLEMENTATIONS["gdn_fold"][route]
     committed = state[0].clone()
-    verify(*x.all(), state, StateSlots((0,), (1,)), _segments(7), x.out())
+    verify(*x.all(), state, StateSlots((0,), (1,)), segments_of(7), x.out())
     assert same_bits(state[0], committed), "verification must leave the committed state alone"
     prefix = x.part(0, accepted)
-    verify(*prefix.all(), state, StateSlots((0,), (2,)), _segments(accepted), prefix.out())
-    fold(*prefix.all(), state, StateSlots((0,), (0,)), _segments(accepted))
+    verify(*prefix.all(), state, StateSlots((0,), (2,)), segments_of(accepted), prefix.out())
+    fold(*prefix.all(), state, StateSlots((0,), (0,)), segments_of(accepted))
     assert same_bits(state[0], state[2])
     if accepted == 7:
         assert same_bits(state[0], state[1])
@@ -178,21 +126,21 @@ def test_folding_a_prefix_gives_the_bits_that_verification_computed(accepted: in
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.value)
 def test_folding_over_a_long_chain_of_random_accept_lengths(route: Route) -> None:
     rng = np.random.default_rng(4)
-    x = _sequence(200, 1, 2, 16, 16)
+    x = sequence(200, 1, 2, 16, 16)
     state = torch.zeros(1, 2, 16, 16)
     begin = 0
     while begin < 200:
         part = x.part(begin, begin + int(rng.integers(1, 17)))
-        IMPLEMENTATIONS["gdn_fold"][route](*part.all(), state, StateSlots((0,), (0,)), _segments(len(part.g)))
+        IMPLEMENTATIONS["gdn_fold"][route](*part.all(), state, StateSlots((0,), (0,)), segments_of(len(part.g)))
         begin += len(part.g)
     assert same_bits(state[0], _whole(route, x, torch.zeros(2, 16, 16))[1])
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.value)
 def test_source_minus_one_is_a_zero_state(route: Route) -> None:
-    x = _sequence(5, 1, 2, 16, 16)
+    x = sequence(5, 1, 2, 16, 16)
     state, out = torch.full((1, 2, 16, 16), float("nan")), x.out()
-    IMPLEMENTATIONS["gdn"][route](*x.all(), state, StateSlots((ZERO,), (0,)), _segments(5), out)
+    IMPLEMENTATIONS["gdn"][route](*x.all(), state, StateSlots((ZERO,), (0,)), segments_of(5), out)
     wanted, final = _whole(route, x, torch.zeros(2, 16, 16))
     assert same_bits(out, wanted)
     assert same_bits(state[0], final)
@@ -201,12 +149,12 @@ def test_source_minus_one_is_a_zero_state(route: Route) -> None:
 def test_a_recorded_call_reads_its_slots_when_it_runs() -> None:
     if not bodies(compiled_cpu.SOURCE):
         pytest.skip("compiled kernels cannot be built here")
-    x = _sequence(3, 1, 2, 16, 24)
-    state, out, slots = _states(5, x.geometry), x.out(), StateSlots((ZERO, ZERO), (0, 1))
+    x = sequence(3, 1, 2, 16, 24)
+    state, out, slots = states(5, x.geometry), x.out(), StateSlots((ZERO, ZERO), (0, 1))
     wanted_state, wanted = state.clone(), x.out()
-    gdn(*x.all(), wanted_state, StateSlots((3, 0), (4, 0)), _segments(1, 2), wanted)
+    gdn(*x.all(), wanted_state, StateSlots((3, 0), (4, 0)), segments_of(1, 2), wanted)
     with record() as tape:
-        gdn(*x.all(), state, slots, _segments(1, 2), out)
+        gdn(*x.all(), state, slots, segments_of(1, 2), out)
     slots.data.copy_(torch.tensor([[3, 0], [4, 0]]))
     tape.run()
     assert same_bits(out, wanted)
@@ -214,21 +162,21 @@ def test_a_recorded_call_reads_its_slots_when_it_runs() -> None:
 
 
 def test_a_non_finite_row_stays_alone() -> None:
-    x = _sequence(6, 1, 2, 16, 24)
+    x = sequence(6, 1, 2, 16, 24)
     alone, out = x.out(), x.out()
-    gdn(*x.all(), _states(2, x.geometry), StateSlots((0, 1), (0, 1)), _segments(3, 3), alone)
+    gdn(*x.all(), states(2, x.geometry), StateSlots((0, 1), (0, 1)), segments_of(3, 3), alone)
     x.qkv[0].fill_(float("inf"))
-    state = _states(2, x.geometry)
-    gdn(*x.all(), state, StateSlots((0, 1), (0, 1)), _segments(3, 3), out)
+    state = states(2, x.geometry)
+    gdn(*x.all(), state, StateSlots((0, 1), (0, 1)), segments_of(3, 3), out)
     assert not out[0].isfinite().all()
     assert same_bits(out[3:], alone[3:])
     assert state[1].isfinite().all()
 
 
 def test_bad_arguments_are_named() -> None:
-    x = _sequence(2, 1, 2, 16, 16)
+    x = sequence(2, 1, 2, 16, 16)
     state, out, here = torch.zeros(2, 2, 16, 16), x.out(), StateSlots((0,), (0,))
-    one, two = _segments(2), _segments(1, 1)
+    one, two = segments_of(2), segments_of(1, 1)
     with pytest.raises(ValueError, match="gdn: slots must lie below 2"):
         gdn(*x.all(), state, StateSlots((2,), (0,)), one, out)
     with pytest.raises(ValueError, match="gdn_fold: slots must lie below 2"):

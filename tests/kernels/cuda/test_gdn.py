@@ -26,8 +26,8 @@ from ninfer.kernels.routes import Route
 from ninfer.kernels.slots import ZERO, StateSlots
 from ninfer.kernels.tolerances import RECURRENCE
 from tests.kernels.emulator import Emulator, missing
+from tests.kernels.gdn_samples import Tokens, joined, segments_of, sequence, states
 from tests.kernels.harness import Trial, conform, same_bits
-from tests.kernels.test_gdn import Tokens, _joined, _segments, _sequence, _states
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 SMALL = (1, 2, 32, 32)
@@ -45,7 +45,7 @@ _CHUNKED = (
 def _check(x: Tokens, before: torch.Tensor, case: Case, device: Emulator, op: str = "gdn") -> None:
     state, out = before.clone(), x.out()
     wanted, after = oracle.gdn(*x.arrays(), before.numpy(), case.sources, case.targets, case.counts)
-    where = (StateSlots(case.sources, case.targets), _segments(*case.counts))
+    where = (StateSlots(case.sources, case.targets), segments_of(*case.counts))
 
     def run(route: Route) -> None:
         state.copy_(before)
@@ -62,7 +62,7 @@ def _check(x: Tokens, before: torch.Tensor, case: Case, device: Emulator, op: st
 
 
 def _tokens(case: Case) -> Tokens:
-    return _sequence(sum(case.counts), case.key_heads, case.value_heads, case.dk, case.dv)
+    return sequence(sum(case.counts), case.key_heads, case.value_heads, case.dk, case.dv)
 
 
 @pytest.mark.parametrize("op", ["gdn", "gdn_fold"])
@@ -70,7 +70,7 @@ def _tokens(case: Case) -> Tokens:
 def test_steps_match_the_oracle(case: Case, op: str) -> None:
     x = _tokens(case)
     device = Emulator("check") if sum(case.counts) * case.dk < 400 else Emulator()
-    _check(x, _states(case.slots, x.geometry), case, device, op)
+    _check(x, states(case.slots, x.geometry), case, device, op)
 
 
 @pytest.mark.parametrize("op", ["gdn", "gdn_fold"])
@@ -78,42 +78,42 @@ def test_steps_match_the_oracle(case: Case, op: str) -> None:
 def test_chunks_match_the_oracle(case: Case, op: str) -> None:
     x = _tokens(case)
     device = Emulator("check", cp_async="late" if op == "gdn" else "eager")
-    _check(x, _states(case.slots, x.geometry), case, device, op)
+    _check(x, states(case.slots, x.geometry), case, device, op)
 
 
 def test_chunks_of_official_heads_match_the_oracle() -> None:
     case = Case("official", 1, 2, 128, 128, 1, (130,), (0,), (0,))
     x = _tokens(case)
-    _check(x, _states(1, x.geometry), case, Emulator(order="sticky", cp_async="eager"))
+    _check(x, states(1, x.geometry), case, Emulator(order="sticky", cp_async="eager"))
 
 
 @pytest.mark.parametrize("decay", [0.0, 1e-3, 5.0, 80.0])
 def test_chunks_stand_weak_and_strong_decays(decay: float) -> None:
-    x = _sequence(200, *SMALL, seed=3)
+    x = sequence(200, *SMALL, seed=3)
     x.g.mul_(decay / 0.3)
     case = Case("decays", *SMALL, 1, (200,), (0,), (0,))
-    _check(x, _states(1, SMALL), case, Emulator())
+    _check(x, states(1, SMALL), case, Emulator())
 
 
 def test_chunks_stand_decays_of_one_head_and_gaps() -> None:
-    x = _sequence(200, *SMALL, seed=3)
+    x = sequence(200, *SMALL, seed=3)
     x.g[::7] = -300.0
     x.g[:, 1] = -1e-6
     x.beta[100:, 0] = 0.0
-    _check(x, _states(1, SMALL), Case("gaps", *SMALL, 1, (200,), (0,), (0,)), Emulator())
+    _check(x, states(1, SMALL), Case("gaps", *SMALL, 1, (200,), (0,), (0,)), Emulator())
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.3])
 def test_chunks_stand_keys_that_are_much_alike(spread: float) -> None:
-    x = _sequence(256, *SMALL, seed=4)
+    x = sequence(256, *SMALL, seed=4)
     x.qkv[:, 32:64] = x.qkv[:1, 32:64] + spread * x.qkv[:, 32:64]
     x.beta.fill_(0.99)
-    _check(x, _states(1, SMALL), Case("alike", *SMALL, 1, (256,), (ZERO,), (0,)), Emulator())
+    _check(x, states(1, SMALL), Case("alike", *SMALL, 1, (256,), (ZERO,), (0,)), Emulator())
 
 
 @pytest.mark.parametrize("factor", [1e-12, 1e12])
 def test_chunks_stand_values_and_states_of_any_magnitude(factor: float) -> None:
-    x, state = _sequence(130, *SMALL, seed=5), _states(1, SMALL) * factor
+    x, state = sequence(130, *SMALL, seed=5), states(1, SMALL) * factor
     x.qkv[:, 64:] *= factor
     _check(x, state, Case("magnitude", *SMALL, 1, (130,), (0,), (0,)), Emulator())
 
@@ -121,14 +121,14 @@ def test_chunks_stand_values_and_states_of_any_magnitude(factor: float) -> None:
 def _run(x: Tokens, state: torch.Tensor, slots: StateSlots, counts: Sequence[int], device: Emulator) -> torch.Tensor:
     out = x.out()
     with using(device):
-        gdn(*x.all(), state, slots, _segments(*counts), out)
+        gdn(*x.all(), state, slots, segments_of(*counts), out)
     return out
 
 
 @pytest.mark.parametrize("order", ["fifo", "lifo", "random", "sticky"])
 def test_bits_do_not_depend_on_the_order_of_threads(order: str) -> None:
-    x, counts, slots = _sequence(133, *SMALL), (1, 130, 2), StateSlots((0, 0, ZERO), (1, 2, 3))
-    first, second = _states(4, SMALL), _states(4, SMALL)
+    x, counts, slots = sequence(133, *SMALL), (1, 130, 2), StateSlots((0, 0, ZERO), (1, 2, 3))
+    first, second = states(4, SMALL), states(4, SMALL)
     out = _run(x, first, slots, counts, Emulator())
     for seed, copies in ((1, "late"), (2, "eager")):
         state = second.clone()
@@ -138,7 +138,7 @@ def test_bits_do_not_depend_on_the_order_of_threads(order: str) -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 63])
 def test_bits_of_short_rows_do_not_depend_on_how_they_are_cut(chunk: int) -> None:
-    x, state = _sequence(63, *STEPS, seed=2), _states(1, STEPS)
+    x, state = sequence(63, *STEPS, seed=2), states(1, STEPS)
     pieces, cut = [], torch.cat((state, state))
     out = _run(x, state, StateSlots((0,), (0,)), (63,), Emulator())
     for i, begin in enumerate(range(0, 63, chunk)):
@@ -149,7 +149,7 @@ def test_bits_of_short_rows_do_not_depend_on_how_they_are_cut(chunk: int) -> Non
 
 
 def test_bits_of_long_rows_do_not_depend_on_cuts_at_whole_chunks() -> None:
-    x, state = _sequence(64 * 9 + 70, 1, 1, 32, 32, seed=2), _states(1, (1, 1, 32, 32))
+    x, state = sequence(64 * 9 + 70, 1, 1, 32, 32, seed=2), states(1, (1, 1, 32, 32))
     cut, pieces, begin = state.clone(), [], 0
     out = _run(x, state, StateSlots((0,), (0,)), (64 * 9 + 70,), Emulator())
     for count in (64, 128, 64 * 6, 70):
@@ -161,15 +161,15 @@ def test_bits_of_long_rows_do_not_depend_on_cuts_at_whole_chunks() -> None:
 
 def test_bits_of_a_row_do_not_depend_on_the_batch() -> None:
     counts = (1, 64, 5, 130, 63)
-    xs = [_sequence(n, *SMALL, seed=i) for i, n in enumerate(counts)]
-    alone, starts = [], _states(5, SMALL)
+    xs = [sequence(n, *SMALL, seed=i) for i, n in enumerate(counts)]
+    alone, starts = [], states(5, SMALL)
     for i, x in enumerate(xs):
         state = starts[i : i + 1].clone()
         alone.append((_run(x, state, StateSlots((0,), (0,)), (counts[i],), Emulator()), state))
     for order in ((0, 1, 2, 3, 4), (3, 1, 4, 0, 2)):
         where, state = StateSlots(order, order), starts.clone()
         chosen = [counts[i] for i in order]
-        out = _run(_joined([xs[i] for i in order]), state, where, chosen, Emulator())
+        out = _run(joined([xs[i] for i in order]), state, where, chosen, Emulator())
         for i, piece in zip(order, out.split(chosen), strict=True):
             assert same_bits(piece, alone[i][0])
             assert same_bits(state[i : i + 1], alone[i][1])
@@ -177,18 +177,18 @@ def test_bits_of_a_row_do_not_depend_on_the_batch() -> None:
 
 @pytest.mark.parametrize("count", [7, 130])
 def test_folding_gives_the_bits_that_verification_computed(count: int) -> None:
-    x = _sequence(count, *SMALL)
-    state = _states(2, SMALL)
+    x = sequence(count, *SMALL)
+    state = states(2, SMALL)
     _run(x, state, StateSlots((0,), (1,)), (count,), Emulator())
     x.qkv[:, :32].fill_(float("nan"))  # the queries are not read
     with using(Emulator(order="random")):
-        gdn_fold(*x.all(), state, StateSlots((0,), (0,)), _segments(count))
+        gdn_fold(*x.all(), state, StateSlots((0,), (0,)), segments_of(count))
     assert same_bits(state[0], state[1])
 
 
 def test_slots_and_segments_are_read_when_the_kernel_runs() -> None:
-    x, slots = _sequence(66, *SMALL), StateSlots((ZERO, ZERO), (0, 1))
-    state, wanted_state = _states(5, SMALL), _states(5, SMALL)
+    x, slots = sequence(66, *SMALL), StateSlots((ZERO, ZERO), (0, 1))
+    state, wanted_state = states(5, SMALL), states(5, SMALL)
     wanted = _run(x, wanted_state, StateSlots((3, 0), (4, 0)), (1, 65), Emulator())
     slots.data.copy_(torch.tensor([[3, 0], [4, 0]]))
     assert same_bits(_run(x, state, slots, (1, 65), Emulator()), wanted)
@@ -197,8 +197,8 @@ def test_slots_and_segments_are_read_when_the_kernel_runs() -> None:
 
 @pytest.mark.parametrize("counts", [(3, 3), (64, 65)])
 def test_a_non_finite_row_stays_alone(counts: tuple[int, int]) -> None:
-    x, where = _sequence(sum(counts), *SMALL), StateSlots((0, 1), (0, 1))
-    alone, state = _run(x, _states(2, SMALL), where, counts, Emulator()), _states(2, SMALL)
+    x, where = sequence(sum(counts), *SMALL), StateSlots((0, 1), (0, 1))
+    alone, state = _run(x, states(2, SMALL), where, counts, Emulator()), states(2, SMALL)
     x.qkv[0].fill_(float("inf"))
     out = _run(x, state, where, counts, Emulator())
     assert not out[0].isfinite().all()
@@ -208,7 +208,7 @@ def test_a_non_finite_row_stays_alone(counts: tuple[int, int]) -> None:
 
 def test_source_minus_one_is_a_zero_state() -> None:
     for count in (5, 64):
-        x, state = _sequence(count, *SMALL), torch.full((1, 2, 32, 32), float("nan"))
+        x, state = sequence(count, *SMALL), torch.full((1, 2, 32, 32), float("nan"))
         zeros = torch.zeros(1, 2, 32, 32)
         out = _run(x, state, StateSlots((ZERO,), (0,)), (count,), Emulator())
         assert same_bits(out, _run(x, zeros, StateSlots((0,), (0,)), (count,), Emulator()))
@@ -216,7 +216,7 @@ def test_source_minus_one_is_a_zero_state() -> None:
 
 
 def test_bits_of_short_rows_do_not_depend_on_alignment() -> None:
-    x, state = _sequence(3, *STEPS), _states(1, STEPS)
+    x, state = sequence(3, *STEPS), states(1, STEPS)
     shifted = torch.zeros(x.qkv.numel() + 1)[1:].view(x.qkv.shape).copy_(x.qkv)
     moved = state.clone()
     out = _run(x, state, StateSlots((0,), (0,)), (3,), Emulator())
