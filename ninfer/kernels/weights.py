@@ -117,8 +117,8 @@ class TableWeight:
 
 
 def linear_routes() -> tuple[Route, ...]:
-    """The routes by which this machine can multiply by a prepared weight, best first."""
-    return tuple(choice.route for choice in _plans(a8=False))
+    """The routes by which this machine can multiply by a prepared weight in its CPU memory, best first."""
+    return tuple(choice.route for choice in _plans(torch.empty(0), a8=False))
 
 
 def prepare_linear(

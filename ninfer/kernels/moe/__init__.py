@@ -27,7 +27,7 @@ import torch
 
 from ninfer.kernels.checks import check, check_matrix
 from ninfer.kernels.dispatch import problem
-from ninfer.kernels.moe import compiled_cpu, torch_cpu
+from ninfer.kernels.moe import compiled_cpu, cuda, cuda_experts, torch_cpu
 from ninfer.kernels.moe.experts import ExpertWeights, prepare_experts
 from ninfer.kernels.moe.plan import plan
 from ninfer.kernels.native import compiled_routes
@@ -37,12 +37,16 @@ __all__ = ["IMPLEMENTATIONS", "ExpertWeights", "moe_experts", "moe_route", "moe_
 
 IMPLEMENTATIONS: Mapping[str, Mapping[Route, Callable[..., None]]] = MappingProxyType(
     {
-        "moe_route": MappingProxyType(compiled_routes(compiled_cpu.moe_route) | {Route.CPU_TORCH: torch_cpu.moe_route}),
+        "moe_route": MappingProxyType(
+            compiled_routes(compiled_cpu.moe_route) | {Route.CPU_TORCH: torch_cpu.moe_route, Route.CUDA: cuda.moe_route}
+        ),
         "moe_experts": MappingProxyType(
-            compiled_routes(compiled_cpu.moe_experts) | {Route.CPU_TORCH: torch_cpu.moe_experts}
+            compiled_routes(compiled_cpu.moe_experts)
+            | {Route.CPU_TORCH: torch_cpu.moe_experts, Route.CUDA: cuda_experts.moe_experts}
         ),
         "moe_shared_add": MappingProxyType(
-            compiled_routes(compiled_cpu.moe_shared_add) | {Route.CPU_TORCH: torch_cpu.moe_shared_add}
+            compiled_routes(compiled_cpu.moe_shared_add)
+            | {Route.CPU_TORCH: torch_cpu.moe_shared_add, Route.CUDA: cuda.moe_shared_add}
         ),
     }
 )

@@ -119,7 +119,7 @@ def moe_experts(
 ) -> None:
     """See the contract in the package's docstring."""
     table = experts.table
-    assert table is not None, "the experts were prepared for another route"
+    assert isinstance(table, ExpertTable), "the experts were prepared for another route"
     tensors = (x, ids, weights, out)
     products = (
         exported(A8_SOURCE, "ninfer_a8_multiply", body) if table.a8 else None,

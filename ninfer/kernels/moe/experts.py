@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ninfer.errors import ConfigError
-from ninfer.kernels.moe import compiled_cpu
+from ninfer.kernels.moe import compiled_cpu, cuda_experts
 
 if TYPE_CHECKING:
     from ninfer.kernels.weights import LinearWeight
@@ -18,12 +18,12 @@ class ExpertWeights:
     """Per expert: gate's rows then up's [2I, H], and down [H, I]. All experts have one geometry.
 
     Attributes:
-        table: all of them for the compiled route; None where that cannot multiply by them.
+        table: all of them for the route that reads stored weights; None where there is none.
     """
 
     gate_up: tuple[LinearWeight, ...]
     down: tuple[LinearWeight, ...]
-    table: compiled_cpu.ExpertTable | None
+    table: compiled_cpu.ExpertTable | cuda_experts.DeviceExperts | None
 
     @property
     def count(self) -> int:
@@ -48,7 +48,8 @@ def prepare_experts(gate_up: Sequence[LinearWeight], down: Sequence[LinearWeight
     """Put the weights of E experts together.
 
     Raises:
-        ConfigError: none, a different number of each, or shapes that do not fit one another.
+        ConfigError: none, a different number of each, shapes that do not fit one another, or weights that the kernels
+            of their device cannot multiply by.
     """
     if not gate_up or len(gate_up) != len(down):
         raise ConfigError(f"experts need as many gate_up as down weights, got {len(gate_up)} and {len(down)}")
@@ -59,4 +60,5 @@ def prepare_experts(gate_up: Sequence[LinearWeight], down: Sequence[LinearWeight
                 f"expert {index}: gate_up [{first.rows}, {first.columns}] and down [{second.rows}, {second.columns}] "
                 f"do not fit [{2 * products}, {hidden}] and [{hidden}, {products}]"
             )
-    return ExpertWeights(tuple(gate_up), tuple(down), compiled_cpu.prepare(gate_up, down))
+    table = cuda_experts.prepare(gate_up, down) or compiled_cpu.prepare(gate_up, down)
+    return ExpertWeights(tuple(gate_up), tuple(down), table)

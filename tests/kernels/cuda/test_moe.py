@@ -1,0 +1,343 @@
+"""The mixture-of-experts ops' CUDA routes in the emulator: oracles, ties, rows of their own, no reading on the host."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from ninfer.artifact.formats import Format
+from ninfer.errors import ConfigError
+from ninfer.kernels import moe_experts, moe_route, moe_shared_add
+from ninfer.kernels.jit import DeviceFacts, record, using
+from ninfer.kernels.linear import cuda as linear_cuda
+from ninfer.kernels.moe import cases, cuda, cuda_experts, oracle, prepare_experts
+from ninfer.kernels.moe.plan import grouping, held_per_lane, narrow_plan
+from ninfer.kernels.routes import Route
+from ninfer.kernels.tolerances import ELEMENTWISE, EXACT, MATMUL, MATMUL_CHAIN, PROBABILITY
+from ninfer.kernels.weights import WeightView, prepare_linear
+from tests.kernels.emulator import Emulator, missing
+from tests.kernels.harness import Trial, assert_rows_independent, compare, conform, poisoned, same_bits
+from tests.kernels.test_moe import Sample, _choice, _logits, _route
+from tests.kernels.weight_samples import fp32_view, normal, view
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+FACTS = DeviceFacts(arch=80, multiprocessors=4, shared_bytes=100 * 1024)
+
+
+@pytest.fixture
+def emulated() -> Iterator[None]:
+    with using(Emulator()):
+        yield
+
+
+# ---- moe_route and moe_shared_add ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", cases.CASES["moe_route"], ids=lambda case: case.name)
+def test_route_matches_the_oracle(case: cases.Case) -> None:
+    logits = _logits(case)
+    ids, weights = poisoned(case.rows, case.top_k, dtype=torch.int64), poisoned(case.rows, case.top_k)
+    wanted_ids, wanted_weights = oracle.moe_route(logits.numpy(), case.top_k)
+    trial = Trial(
+        {"logits": logits},
+        {"ids": ids, "weights": weights},
+        lambda _: cuda.moe_route(logits, case.top_k, ids, weights),
+        {"ids": wanted_ids, "weights": wanted_weights},
+        {"ids": EXACT, "weights": PROBABILITY},
+    )
+    with using(Emulator(mode="check")):
+        conform(trial, [Route.CUDA])
+
+
+@pytest.mark.usefixtures("emulated")
+def test_zeros_of_both_signs_tie() -> None:
+    logits = torch.zeros(2, 64)
+    logits[0, ::2] = -0.0
+    logits[1, 1::2] = -0.0
+    ids, weights = _route(logits, 3)
+    assert ids.tolist() == [[0, 1, 2]] * 2
+    assert (weights - 1 / 3).abs().max() < 1e-7
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_row_that_is_not_finite_gets_experts_that_exist() -> None:
+    logits, clean = normal(5, 20), normal(5, 20)
+    logits[1], logits[2], logits[3, :18] = float("nan"), -float("inf"), float("inf")
+    (ids, weights), (wanted_ids, wanted) = _route(logits, 8), _route(clean, 8)
+    assert ((ids >= 0) & (ids < 20)).all()
+    assert all(len(set(row)) == 8 for row in ids.tolist())
+    assert torch.equal(ids[[0, 4]], wanted_ids[[0, 4]])
+    assert same_bits(weights[[0, 4]], wanted[[0, 4]])
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (64, 6), (256, 8)])
+def test_routing_of_a_row_is_its_own(experts: int, top_k: int) -> None:
+    logits = normal(5, experts, spread=2.0)
+    assert_rows_independent(partial(_route, top_k=top_k), logits, counts=(1, 3, 9, 33))
+
+
+@pytest.mark.parametrize("case", cases.CASES["moe_shared_add"], ids=lambda case: case.name)
+def test_shared_add_matches_the_oracle(case: cases.Case) -> None:
+    shared, score = normal(case.rows, case.hidden), normal(case.rows, 1, seed=1, spread=3.0)
+    routed, residual = normal(case.rows, case.hidden, seed=2), normal(case.rows, case.hidden, seed=3).abs() + 8
+    out = poisoned(case.rows, case.hidden)
+    trial = Trial(
+        {"shared": shared, "score": score, "routed": routed, "residual": residual},
+        {"out": out},
+        lambda _: cuda.moe_shared_add(shared, score, routed, residual, out),
+        {"out": oracle.moe_shared_add(shared.numpy(), score.numpy(), routed.numpy(), residual.numpy())},
+        {"out": ELEMENTWISE},
+    )
+    with using(Emulator(mode="check")):
+        conform(trial, [Route.CUDA])
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("replaced", [0, 2, 3])
+def test_the_output_may_replace_an_input(replaced: int) -> None:
+    rows = [normal(3, 67), normal(3, 1, seed=1), normal(3, 67, seed=2), normal(3, 67, seed=3)]
+    wanted = poisoned(3, 67)
+    moe_shared_add(*rows, wanted)
+    moe_shared_add(*rows, rows[replaced])
+    assert same_bits(rows[replaced], wanted)
+
+
+# ---- moe_experts -------------------------------------------------------------------------------------------
+
+
+def _rounded(function: oracle.Linear, fmt: Format) -> oracle.Linear:
+    """The oracle of a linear whose input is rounded to bf16, as CUDA does unless weights are fp32."""
+    return function if fmt is Format.FP32 else lambda x: function(torch.from_numpy(x).bfloat16().float().numpy())
+
+
+class Trials:
+    """Experts of one case on the device, and calls of them."""
+
+    def __init__(self, case: cases.Case) -> None:
+        self.case, self.sample = case, Sample(case)
+        gate_up, down = (
+            [prepare_linear([part], route=Route.CUDA) for part in parts]
+            for parts in (self.sample.gate_up, self.sample.down)
+        )
+        self.experts = prepare_experts(gate_up, down)
+        self.ids, self.weights = oracle.moe_route(normal(case.rows, case.experts, spread=2.0).numpy(), case.top_k)
+        self.inputs = (normal(case.rows, case.hidden), torch.from_numpy(self.ids), torch.tensor(self.weights).float())
+
+    def run(self, *inputs: torch.Tensor) -> torch.Tensor:
+        out = poisoned(*inputs[0].shape)
+        cuda_experts.moe_experts(inputs[0], self.experts, *inputs[1:], out)
+        return out
+
+    def check(self) -> None:
+        """Gated products against the oracle, and the result against the oracle of what these products are."""
+        x, ids, weights = self.inputs
+        out = poisoned(*x.shape)
+        call = cuda_experts.Call(x, self.experts, ids, weights, out)
+        call.run()
+        slots, width = call.groups.slots, self.experts.products
+        begin = call.products - call.scratch.data_ptr()
+        products = call.scratch[begin : begin + 4 * slots * width].view(torch.float32).view(slots, width).clone()
+        compare("products", products, self._gated(x), MATMUL_CHAIN)
+        compare("out", out, self._summed(products.numpy()), MATMUL)
+
+    def _gated(self, x: torch.Tensor) -> np.ndarray:
+        linears = [_rounded(self.sample.linear(part), self.case.gate_up) for part in self.sample.gate_up]
+        rows = [
+            oracle.gated(x[row : row + 1].numpy(), linears[expert])
+            for row, chosen in enumerate(self.ids)
+            for expert in chosen
+        ]
+        return np.concatenate(rows)
+
+    def _summed(self, products: np.ndarray) -> np.ndarray:
+        linears = [_rounded(self.sample.linear(part), self.case.down) for part in self.sample.down]
+        out = np.zeros((self.case.rows, self.case.hidden))
+        for slot, expert in enumerate(self.ids.flatten()):
+            row, share = divmod(slot, self.case.top_k)
+            weight = self.inputs[2].double().numpy()[row, share]
+            out[row] += weight * linears[expert](products[slot : slot + 1])[0]
+        return out
+
+
+def _case(name: str, *sizes: int, formats: tuple[Format, Format]) -> cases.Case:
+    rows, experts, top_k, hidden, products = sizes
+    return cases.Case(name, rows, experts, top_k, hidden, products, gate_up=formats[0], down=formats[1])
+
+
+SMALL = [
+    _case("groupwise", 5, 6, 3, 256, 128, formats=(Format.Q4, Format.Q5)),
+    _case("six_and_eight", 3, 4, 2, 192, 96, formats=(Format.Q6, Format.Q8)),
+    _case("ragged", 3, 4, 3, 300, 70, formats=(Format.T2, Format.Q6)),
+    _case("floats", 3, 3, 2, 192, 128, formats=(Format.FP8_ROW, Format.BF16)),
+    _case("ragged_floats", 2, 3, 2, 75, 37, formats=(Format.BF16, Format.FP8_ROW)),
+    _case("nvfp4", 2, 3, 2, 128, 128, formats=(Format.NVFP4, Format.NVFP4)),
+    _case("fp32", 5, 3, 3, 130, 7, formats=(Format.FP32, Format.FP32)),
+    _case("more_than_an_item", 21, 2, 1, 128, 64, formats=(Format.Q4, Format.Q8)),
+    _case("one", 1, 1, 1, 1, 1, formats=(Format.FP32, Format.BF16)),
+]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+def test_experts_match_the_oracle(case: cases.Case) -> None:
+    for cp_async in ("late", "eager"):
+        with using(Emulator(mode="check", cp_async=cp_async, facts=FACTS)):
+            Trials(case).check()
+
+
+def test_experts_of_the_official_size_match_the_oracle() -> None:
+    case = next(case for case in cases.CASES["moe_experts"] if case.name == "official_35b")
+    with using(Emulator(order="sticky", facts=DeviceFacts(arch=90, multiprocessors=132, shared_bytes=227 * 1024))):
+        Trials(case).check()
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("case", SMALL[:4], ids=lambda case: case.name)
+def test_experts_have_the_bits_of_their_linears(case: cases.Case) -> None:
+    trials = Trials(case)
+    x, ids, weights = trials.inputs
+    apart = torch.zeros(case.rows, case.hidden)
+    for row, chosen in enumerate(ids.tolist()):
+        for share, expert in enumerate(chosen):
+            product, result = poisoned(1, case.products), poisoned(1, case.hidden)
+            assert linear_cuda.gate_up_swiglu(x[row : row + 1], trials.experts.gate_up[expert], product)
+            linear_cuda.linear(product, trials.experts.down[expert], result)
+            apart[row] += result[0] * weights[row, share]
+    assert same_bits(trials.run(*trials.inputs), apart)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", ["groupwise", "fp32"])
+def test_experts_of_a_row_are_its_own(name: str) -> None:
+    trials = Trials(next(case for case in SMALL if case.name == name))
+    assert_rows_independent(lambda *some: (trials.run(*some),), *trials.inputs, counts=(1, 3, 12))
+
+
+def test_the_order_of_threads_does_not_show() -> None:
+    results = []
+    for emulator in (Emulator(order="random", seed=4, cp_async="eager"), Emulator(order="lifo")):
+        with using(emulator):
+            trials = Trials(SMALL[0])
+            results.append(trials.run(*trials.inputs))
+    assert same_bits(*results)
+
+
+def _pair(formats: tuple[Format, Format], seed: int) -> list[WeightView]:
+    return [view(fmt, (32, 64), seed=seed + i) for i, fmt in enumerate(formats)]
+
+
+@pytest.mark.usefixtures("emulated")
+def test_gate_and_up_may_lie_apart_and_differ() -> None:
+    """Experts of formats of their own; the fp32 product of one side is the reference of the other's."""
+    kinds = [(Format.Q4, Format.Q4), (Format.Q8, Format.BF16), (Format.FP32, Format.T2)]
+    gate_up = [prepare_linear(_pair(kind, 10 * e), route=Route.CUDA) for e, kind in enumerate(kinds)]
+    down = [prepare_linear([view(Format.Q6, (64, 32), seed=e)], route=Route.CUDA) for e in range(3)]
+    experts = prepare_experts(gate_up, down)
+    assert isinstance(experts.table, cuda_experts.DeviceExperts)
+    assert experts.table.gate_up.formats == 0
+    x, (ids, weights), out, apart = normal(4, 64), _choice(4, 3, 2), poisoned(4, 64), torch.zeros(4, 64)
+    moe_experts(x, experts, ids, weights, out)
+    for row, chosen in enumerate(ids.tolist()):
+        for share, expert in enumerate(chosen):
+            both, result = poisoned(1, 64), poisoned(1, 64)
+            linear_cuda.linear(x[row : row + 1], experts.gate_up[expert], both)
+            gate, up = both.split(32, dim=1)
+            linear_cuda.linear((gate * torch.sigmoid(gate) * up).contiguous(), experts.down[expert], result)
+            apart[row] += result[0] * weights[row, share]
+    compare("out", out, apart.double().numpy(), MATMUL_CHAIN)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_experts_that_nobody_chose_are_not_read() -> None:
+    trials, spoilt = Trials(SMALL[0]), Trials(SMALL[0])
+    unread = spoilt.sample.gate_up[5].data
+    ctypes.memset(unread.data_ptr(), 0xFF, unread.numel())  # scales that are NaN
+    inputs = (trials.inputs[0], torch.tensor([[4, 0, 2]] * 5), trials.inputs[2])
+    assert same_bits(spoilt.run(*inputs), trials.run(*inputs))
+    inputs[1][3, 1] = 5
+    assert spoilt.run(*inputs).isnan().all(dim=1).tolist() == [False, False, False, True, False]
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_row_that_is_not_finite_affects_only_itself() -> None:
+    trials = Trials(SMALL[0])
+    x, ids, weights = trials.inputs
+    clean = trials.run(x, ids, weights)
+    spoilt = x.clone()
+    spoilt[2, 7] = float("nan")
+    out, others = trials.run(spoilt, ids, weights), [0, 1, 3, 4]
+    assert same_bits(out[others], clean[others])
+    assert out[2].isnan().all()
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_recording_reads_ids_when_it_runs() -> None:
+    trials = Trials(SMALL[0])
+    logits, (x, ids, weights) = normal(5, 6), trials.inputs
+    ids, weights, out = torch.zeros_like(ids), weights.clone(), poisoned(*x.shape)
+
+    def work() -> None:
+        moe_route(logits, 3, ids, weights)
+        moe_experts(x, trials.experts, ids, weights, out)
+        moe_shared_add(x, logits[:, :1].contiguous(), out, x, out)
+
+    with pytest.MonkeyPatch.context() as patch:
+        recording = record(work)
+        patch.setattr(torch.Tensor, "tolist", None)
+        logits.copy_(normal(5, 6, seed=2))
+        recording.run()
+    wanted_ids, wanted_weights = oracle.moe_route(logits.numpy(), 3)
+    assert np.array_equal(ids.numpy(), wanted_ids)
+    assert np.allclose(weights.numpy(), wanted_weights, rtol=1e-5)
+    assert out.isfinite().all()
+
+
+@pytest.mark.usefixtures("emulated")
+def test_no_rows_are_no_work() -> None:
+    trials = Trials(SMALL[0])
+    assert trials.run(*(tensor[:0] for tensor in trials.inputs)).shape == (0, 256)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_weights_that_kernels_cannot_multiply_by_are_refused() -> None:
+    prepare = partial(prepare_linear, route=Route.CUDA)
+    whole, down = prepare([view(Format.Q4, (64, 64))]), prepare([view(Format.Q4, (64, 32))])
+    with pytest.raises(ConfigError, match=r"expert 0: .* down rows stored as one object"):
+        prepare_experts([whole], [prepare([view(Format.Q4, (32, 32)), view(Format.Q8, (32, 32))])])
+    uneven = prepare([fp32_view(48, 64, 0), fp32_view(16, 64, 1)])
+    with pytest.raises(ConfigError, match=r"expert 1: .* gate and up rows"):
+        prepare_experts([whole, uneven], [down, down])
+
+
+# ---- plans -------------------------------------------------------------------------------------------------
+
+
+def test_items_are_enough_whatever_is_chosen() -> None:
+    for rows, top_k, experts in ((1, 8, 256), (8, 8, 256), (300, 2, 3), (2048, 8, 256), (5, 1, 1)):
+        plan = grouping(rows, top_k, experts)
+        active = min(experts, plan.slots)
+        worst = active - 1 + -(-(plan.slots - active + 1) // plan.tile)
+        assert worst <= plan.items <= worst + active
+    assert grouping(1, 8, 256).items == 8
+
+
+def test_blocks_fit_and_cover_the_rows() -> None:
+    large = DeviceFacts(arch=90, multiprocessors=132, shared_bytes=227 * 1024)
+    for facts in (FACTS, large):
+        for rows, columns, paired in ((512, 2048, True), (2048, 512, False), (7, 130, True), (33, 17408, False)):
+            for row_bytes in (64, 128, 256):
+                plan = narrow_plan(rows, columns, row_bytes, paired, facts)
+                assert plan.shared <= facts.shared_bytes
+                assert plan.team * plan.teams <= 8
+                assert plan.blocks * plan.teams * (16 if paired else 32) >= rows
+    official = narrow_plan(512, 2048, 64, True, large)
+    assert (official.team, official.teams, official.blocks) == (4, 1, 32)
+
+
+def test_lanes_hold_all_experts() -> None:
+    assert [held_per_lane(experts) for experts in (1, 32, 33, 256, 257)] == [1, 1, 2, 8, 16]
