@@ -1,14 +1,15 @@
-"""linear with CUDA: stored planes are multiplied on tensor cores as they lie, several weights of one input in one launch.
+"""linear with CUDA: stored planes go to tensor cores as they lie, several weights of one input in one launch.
 
 Activations are rounded to bf16 inside, except for weights stored as fp32. Which kernel serves a call, `plan.cuda_plan`
-says; every one adds the same products in the same order (tile.cuh), so a token's bits depend on nothing but its own row.
+says; all add the same products in the same order (tile.cuh), so a token's bits depend on nothing but its own row.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -208,8 +209,7 @@ def _launch(x: torch.Tensor, targets: Sequence[_Target], keep: Sequence[object])
         paired=paired,
         facts=device().facts,
     )
-    formats = sum(1 << code for code in {part.format for part in parts})
-    chosen = cuda_plan(problem)
+    formats, chosen = _formats(parts), cuda_plan(problem)
     args, tiles = _args(x, targets, chosen.tile_rows(paired))
     if isinstance(chosen, NarrowPlan):
         NARROW.launch("linear_narrow", _narrow_launch(chosen, formats, tiles), args, *keep)
@@ -227,20 +227,34 @@ def _launch_wide(
         args.partial = partial.data_ptr()
         held.append(partial)
     grid = (-(-len(x) // chosen.tokens), tiles, args.segments if chosen.segmented else 1)
-    WIDE.launch("linear_wide", Launch(grid, (chosen.threads, 1, 1), chosen.shared, _wide_macros(chosen, formats)), args, *held)
+    how = Launch(grid, (chosen.threads, 1, 1), chosen.shared, _wide_macros(formats, chosen.tokens, chosen.stages))
+    WIDE.launch("linear_wide", how, args, *held)
     if chosen.segmented:
         merged = args.rows // 2 if args.paired else args.rows
-        how = Launch((-(-merged // 256), len(x), 1), (256, 1, 1), macros={"NINFER_FORMATS": formats})
+        how = Launch((-(-merged // 256), len(x), 1), (256, 1, 1), macros=_merge_macros(formats))
         MERGE.launch("linear_merge", how, args, *held)
 
 
 def _narrow_launch(chosen: NarrowPlan, formats: int, tiles: int) -> Launch:
-    macros = {"NINFER_FORMATS": formats, "NINFER_TILES": chosen.tiles, "NINFER_RING": chosen.ring}
+    macros = _narrow_macros(formats, chosen.tiles, chosen.ring)
     return Launch((tiles, 1, 1), (32 * chosen.warps, 1, 1), chosen.shared, macros)
 
 
-def _wide_macros(chosen: WidePlan, formats: int) -> dict[str, int]:
-    return {"NINFER_FORMATS": formats, "NINFER_TOKENS": chosen.tokens, "NINFER_STAGES": chosen.stages}
+def _narrow_macros(formats: int, tiles: int, ring: int) -> Mapping[str, int]:
+    return {"NINFER_FORMATS": formats, "NINFER_TILES": tiles, "NINFER_RING": ring}
+
+
+def _wide_macros(formats: int, tokens: int, stages: int) -> Mapping[str, int]:
+    return {"NINFER_FORMATS": formats, "NINFER_TOKENS": tokens, "NINFER_STAGES": stages}
+
+
+def _merge_macros(formats: int) -> Mapping[str, int]:
+    return {"NINFER_FORMATS": formats}
+
+
+def _formats(parts: Sequence[Part]) -> int:
+    """The formats that a kernel is compiled for, as bits."""
+    return sum(1 << code for code in {part.format for part in parts})
 
 
 def _args(x: torch.Tensor, targets: Sequence[_Target], tile_rows: int) -> tuple[LinearArgs, int]:
@@ -317,7 +331,7 @@ def _pairs(parts: Sequence[Part], columns: int) -> tuple[tuple[Part, Part], ...]
     half = rows // 2
     cuts = sorted({0, half, *(begin % half for begin in begins)}) if rows % 2 == 0 else []
     pairs = []
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in pairwise(cuts):
         gate, up = (_rows(parts, begins, at, end - begin, columns) for at in (begin, half + begin))
         if gate is None or up is None or gate.format != up.format or gate.format == _FP32:
             return None
@@ -341,3 +355,24 @@ def _rows(parts: Sequence[Part], begins: Sequence[int], begin: int, count: int, 
             return None
         cut.scales = part.scales + skipped * (columns // Format.NVFP4.spec.group)
     return cut
+
+
+# ---- what the official models use -----------------------------------------------------------------------
+
+_B, _Q4, _Q5, _Q6, _Q8 = (1 << FORMAT_CODES[fmt] for fmt in (Format.BF16, Format.Q4, Format.Q5, Format.Q6, Format.Q8))
+_RING = 8192
+_WARM_NARROW = (
+    *((formats, 1) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q5, _Q6, _Q8, _Q8 | _B, _B)),
+    *((formats, 2) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q4, _Q6, _Q8)),
+)
+_WARM_WIDE = (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q4, _Q5, _Q8, _Q8 | _B, _B)
+WARM: tuple[tuple[CudaSource, Mapping[str, int]], ...] = (
+    *((NARROW, _narrow_macros(formats, tiles, _RING)) for formats, tiles in _WARM_NARROW),
+    *((WIDE, _wide_macros(formats, 128, 3)) for formats in _WARM_WIDE),
+    *((MERGE, _merge_macros(formats)) for formats in (_Q5, _Q8, _B)),
+    (ACTIVATIONS, {}),
+    (FP32, {}),
+)
+"""The groupwise recipes of 27B and 35B-A3B: fused attention and GDN inputs, outputs, gate|up, down, heads, routers."""
+
+DECODE_KERNELS: frozenset[str] = frozenset({"linear_narrow", "hadamard", "linear_fp32"})

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ninfer.artifact import codec
+from ninfer.artifact.floats import bf16_to_fp32, fp32_to_bf16
 from ninfer.artifact.formats import Format
 
 F32 = NDArray[np.float32]
@@ -39,6 +40,16 @@ def linear(x: F32, parts: Sequence[StoredRows], signs: F32 | None = None, residu
         blocks = (wide * signs).reshape(len(x), -1, 1024)
         wide = (blocks @ _sylvester(1024).T).reshape(x.shape)
     product: F64 = wide @ represented(parts).T
+    return product if residual is None else product + residual.astype(np.float64)
+
+
+def linear_bf16(x: F32, parts: Sequence[StoredRows], signs: F32 | None = None, residual: F32 | None = None) -> F64:
+    """out [T, N] of the contract where x is rounded to bf16, but not for rows stored as fp32; what follows in fp64."""
+    rotated = x if signs is None else _rotated(x, signs)
+    rounded = bf16_to_fp32(fp32_to_bf16(rotated))
+    taken = [rotated if part.format is Format.FP32 else rounded for part in parts]
+    products = [given.astype(np.float64) @ represented([part]).T for given, part in zip(taken, parts, strict=True)]
+    product: F64 = np.concatenate(products, axis=1)
     return product if residual is None else product + residual.astype(np.float64)
 
 

@@ -1,9 +1,9 @@
 """Which routes serve a linear, best first, looked at once, when its weight is prepared; and how CUDA serves a call.
 
-What a CUDA call should reach is judged by its floor. Up to some 200 tokens that is reading the weight: N K bits / 8 at the
-bandwidth of memory, of which `narrow` is built to reach 80 % or more where a weight has at least some 20 MB. Beyond, it
-is 2 T N K operations at the bf16 peak of the tensor cores, of which mma.sync reaches about 60 % on sm_90 and sm_100 and
-all on others; `wide` decodes in the same threads and is built to reach half of the peak.
+What a CUDA call should reach is judged by its floor. Up to some 200 tokens that is to read the weight: N K bits / 8 at
+the bandwidth of memory, of which `narrow` is built to reach 80 % where a weight has some 20 MB or more. Beyond, it is
+2 T N K operations at the bf16 peak of the tensor cores. `wide` decodes in the threads that multiply, by mma.sync, which
+alone reaches no more than some 60 % of the peak of sm_90 and sm_100; it is built to reach half of the peak elsewhere.
 """
 
 from __future__ import annotations
