@@ -35,9 +35,7 @@ NINFER_DEVICE u16 kv_bf16(float x) {
 }
 
 // fp16 bits, to nearest even, of a number in [0, 65504] or NaN.
-NINFER_DEVICE u16 kv_half(float x) {
-    return x == x ? float_to_half(x) : static_cast<u16>(0x7e00);
-}
+NINFER_DEVICE u16 kv_half(float x) { return x == x ? float_to_half(x) : static_cast<u16>(0x7e00); }
 
 // An E4M3FN code, to nearest even, of a number within +-448; a NaN becomes one.
 NINFER_DEVICE u8 kv_e4m3(float x) {
@@ -85,8 +83,8 @@ NINFER_DEVICE u8 kv_nvfp4_scale(u32 top) {
 // What a scale word stands for. Unlike a weight's, a scale of nvfp4 may be the code of NaN.
 NINFER_DEVICE float kv_nvfp4_scale_value(u8 code) { return code == 127u ? kNan : e4m3_to_float(code); }
 
-// Codes to pairs of bf16 without the scale, exact; neighbours in order, the first in the low half. The NaN codes of E4M3
-// read as +-480.
+// Codes to pairs of bf16 without the scale, exact; neighbours in order, the first in the low half. The NaN codes of
+// E4M3 read as +-480.
 NINFER_DEVICE void int8x4_to_bf16(u32 codes, u32 (&out)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) out[i] = two_int8(select_bytes(codes, 0, 0x0100u + 0x0202u * i));

@@ -91,7 +91,8 @@ NINFER_KERNEL(probe_loads, CopyArgs, 32) {
     store16(args.out + 16 * i, load16(in + 16 * i));
     store16(args.out + 512 + 16 * i, load_streaming16(in + 16 * i));
     store16(args.out + 1024 + 16 * i, read16(in + 16 * i));
-    store_float4(reinterpret_cast<float*>(args.out + 1536 + 16 * i), load_float4(reinterpret_cast<const float*>(in) + 4 * i));
+    const float4 four = load_float4(reinterpret_cast<const float*>(in) + 4 * i);
+    store_float4(reinterpret_cast<float*>(args.out + 1536 + 16 * i), four);
     store8(args.out + 2048 + 8 * i, load8(in + 8 * i));
     store8(args.out + 2304 + 8 * i, load_streaming8(in + 8 * i));
     store8(args.out + 2560 + 8 * i, read8(in + 8 * i));

@@ -316,8 +316,12 @@ def test_quotients_at_every_tie_of_kv_codes() -> None:
 def test_a_nan_is_seen_in_its_row_and_in_no_other(row_format: RowFormat, bad: float) -> None:
     rows = torch.ones(2, 64)
     rows[0, 5] = bad
-    decoded = _kv(DEVICES["random"], row_format, rows)[2]
+    codes, _, decoded = _kv(DEVICES["random"], row_format, rows)
     assert bool(decoded[0, 5].isnan())
+    if row_format is RowFormat.FP8:
+        assert (_raw(codes[0]) & 0x7F == 0x7F).all()
+    if row_format is RowFormat.INT8:
+        assert not codes[0].any()
     assert bool(decoded[1].isfinite().all())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from ninfer.artifact.floats import bf16_to_fp32, e4m3_table, fp32_to_bf16
 from ninfer.kernels.jit import CudaSource, Launch
 from ninfer.kernels.jit.build import TARGETS
-from ninfer.kernels.philox import philox4x32, uniform
+from ninfer.kernels.philox import Purpose, philox4x32, uniform
 from tests.kernels.cuda.probing import DEVICES, NEEDS_EMULATOR, pointers, probe, require_compiles, run
 from tests.kernels.emulator import Emulator
 
@@ -62,14 +63,14 @@ def test_compiles_for_tensor_cores_that_know_e4m3(target: str) -> None:
 # ---- threads together
 
 
-def _together(device: Emulator, kernel: str, values: NDArray, threads: int, number: int = 0) -> NDArray:
+def _together(device: Emulator, kernel: str, values: NDArray[Any], threads: int, number: int = 0) -> NDArray[Any]:
     out = np.zeros_like(values)
     how = Launch((len(values) // threads, 1, 1), (threads, 1, 1))
     run(device, _WARP, kernel, how, torch.from_numpy(values), torch.from_numpy(out), numbers=(number,))
     return out
 
 
-def _butterfly(values: NDArray, combine: Callable[[NDArray, NDArray], NDArray]) -> NDArray:
+def _butterfly(values: NDArray[Any], combine: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
     """Of every 32 values: each with the one 16 lanes away, then 8, 4, 2 and 1."""
     lanes = values.reshape(-1, 32)
     for mask in (16, 8, 4, 2, 1):
@@ -77,7 +78,7 @@ def _butterfly(values: NDArray, combine: Callable[[NDArray, NDArray], NDArray]) 
     return lanes.reshape(-1)
 
 
-def _uneven(count: int, dtype: type[np.floating]) -> NDArray:
+def _uneven(count: int, dtype: type[np.floating]) -> NDArray[Any]:
     """Numbers whose sum depends on the order."""
     return (_RNG.standard_normal(count) * 10.0 ** _RNG.integers(-6, 6, count)).astype(dtype)
 
@@ -107,7 +108,7 @@ def test_warp_maxima_pass_over_nan_unless_all_are(device: Emulator) -> None:
     assert np.array_equal(_together(device, "warp_max_float", values, 96), wanted, equal_nan=True)
 
 
-def _block_sum(values: NDArray) -> NDArray:
+def _block_sum(values: NDArray[Any]) -> NDArray[Any]:
     warps = _butterfly(values, np.add)[::32]
     return np.repeat(_butterfly(np.pad(warps, (0, 32 - len(warps))), np.add)[:1], len(values))
 
@@ -174,12 +175,12 @@ def _cells(a_rows: int, per_word: int) -> NDArray[np.int64]:
 _SUMS = np.array([[(lane >> 2) + 8 * (i >= 2), lane % 4 * 2 + (i & 1)] for lane in range(32) for i in range(4)])
 
 
-def _registers(matrix: NDArray, cells: NDArray[np.int64]) -> torch.Tensor:
+def _registers(matrix: NDArray[Any], cells: NDArray[np.int64]) -> torch.Tensor:
     """A [16, K] or B transposed [8, K], of words as stored, as the registers of 32 lanes."""
     return torch.from_numpy(np.ascontiguousarray(matrix[cells[..., 0], cells[..., 1]]))
 
 
-def _multiply(device: Emulator, kernel: str, a: NDArray, b: NDArray, d: NDArray) -> NDArray:
+def _multiply(device: Emulator, kernel: str, a: NDArray[Any], b: NDArray[Any], d: NDArray[Any]) -> NDArray[Any]:
     """D + A B^T by the kernel; words of A [16, K] and B^T [8, K] as stored, D [16, 8]."""
     per_word = 4 // a.itemsize
     registers = torch.from_numpy(d[_SUMS[:, 0], _SUMS[:, 1]])
@@ -195,8 +196,8 @@ def _multiply(device: Emulator, kernel: str, a: NDArray, b: NDArray, d: NDArray)
 def test_mma_of_16_bit_numbers(device: Emulator, kernel: str) -> None:
     a, b = (_RNG.integers(-128, 129, (rows, 16)).astype(np.float32) for rows in (16, 8))
     d = _RNG.integers(-1000, 1000, (16, 8)).astype(np.float32)
-    stored = [fp32_to_bf16(m) if kernel == "mma_bf16" else m.astype(np.float16).view(np.uint16) for m in (a, b)]
-    assert np.array_equal(_multiply(device, kernel, *stored, d), d + a @ b.T)
+    x, y = (fp32_to_bf16(m) if kernel == "mma_bf16" else m.astype(np.float16).view(np.uint16) for m in (a, b))
+    assert np.array_equal(_multiply(device, kernel, x, y, d), d + a @ b.T)
 
 
 @pytest.mark.parametrize("kernel", ["mma_bf16", "mma_f16"])
@@ -283,7 +284,9 @@ def test_loads(device: Emulator) -> None:
 # ---- numbers
 
 
-def _convert(kernel: str, words: NDArray, outputs: int | None = None, count: int | None = None) -> NDArray[np.uint32]:
+def _convert(
+    kernel: str, words: NDArray[Any], outputs: int | None = None, count: int | None = None
+) -> NDArray[np.uint32]:
     words = np.ascontiguousarray(words).view(np.uint32)
     out = np.zeros(len(words) if outputs is None else outputs, np.uint32)
     count = len(words) if count is None else count
@@ -358,7 +361,7 @@ def test_philox_is_that_of_the_host() -> None:
 
 
 def test_uniform_is_that_of_the_host() -> None:
-    draws = [(s, p, q) for s in (0, 7, 2**64 - 1) for p in (0, 2**32 + 5, 2**64 - 1) for q in range(4)]
+    draws = [(s, p, q) for s in (0, 7, 2**64 - 1) for p in (0, 2**32 + 5, 2**64 - 1) for q in Purpose]
     keys = np.array(draws, np.uint64)
     got = _convert("uniform", keys.reshape(-1), outputs=2 * len(keys), count=len(keys)).view(np.float64)
     assert got.tolist() == [uniform(seed, position, purpose) for seed, position, purpose in draws]
