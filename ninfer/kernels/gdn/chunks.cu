@@ -138,18 +138,30 @@ NINFER_DEVICE float inverse(float power_of_two) {
     return bits_as<float>((254u << 23) - bits_as<u32>(power_of_two));
 }
 
+// sums += left right for the tiles from `piece` on: an even number, from an even one on.
+template <int TILES>
+NINFER_DEVICE void multiply_tiles(float (&sums)[TILES][4], const Left& left, const u8* piece, int from = 0) {
+    constexpr int kTogether = TILES % 4 == 0 ? 4 : 2;
+#pragma unroll
+    for (int n = 0; n < TILES; n += kTogether) {
+        if (n < from && n + kTogether > from) {  // half a group
+            multiply<2>(sums + n + 2, left, {read16(piece + (n + 2) * kTile), read16(piece + (n + 3) * kTile)});
+        } else if (n >= from) {
+            uint4 right[kTogether];
+            for (int i = 0; i < kTogether; ++i) right[i] = read16(piece + (n + i) * kTile);
+            multiply<kTogether>(sums + n, left, right);
+        }
+    }
+}
+
 // Sums of W S^T and of Q S^T, both times kRight and `factor`.
 NINFER_DEVICE void read_state(Tokens& u, Tokens& out, const Rows& state, float factor, Stream& stream) {
 #pragma unroll
     for (int k = 0; k < kReadPieces; ++k) {
         const u8* const piece = stream.next();
         const Left left = left_tile(state.tiles[2 * k], state.tiles[2 * k + 1], factor);
-#pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n) multiply(u.tiles[n], left, read16(piece + n * kTile));
-        if (!stream.reads) continue;
-#pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n)
-            multiply(out.tiles[n], left, read16(piece + (kTokenTiles + n) * kTile));
+        multiply_tiles(u.tiles, left, piece);
+        if (stream.reads) multiply_tiles(out.tiles, left, piece + kTokenTiles * kTile);
     }
 }
 
@@ -194,15 +206,12 @@ NINFER_DEVICE void write_state(
         const float(&near)[4] = u.tiles[2 * k], (&far)[4] = u.tiles[2 * k + 1];
         if (stream.reads) {
             const Left left = left_tile(near, far, out_factor);
-#pragma unroll
-            for (int n = 2 * k; n < kTokenTiles; ++n) multiply(out.tiles[n], left, read16(piece + n * kTile));
+            multiply_tiles(out.tiles, left, piece, 2 * k);
         }
         const float2 a = of_tokens(to_end, 2 * k), b = of_tokens(to_end, 2 * k + 1);
         const Left left = left_tile(near, make_float2(a.x * state_factor, a.y * state_factor), far,
                                     make_float2(b.x * state_factor, b.y * state_factor));
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-            multiply(state.tiles[n], left, read16(piece + (kTokenTiles + n) * kTile));
+        multiply_tiles(state.tiles, left, piece + kTokenTiles * kTile);
     }
 }
 

@@ -98,12 +98,25 @@ NINFER_DEVICE Left left_tile(const float (&near)[4], const float (&far)[4], floa
     return left_tile(near, make_float2(factor, factor), far, make_float2(factor, factor));
 }
 
-// sums += left right, but for the product of both remainders, which is below the remainders' own rounding.
-NINFER_DEVICE void multiply(float (&sums)[4], const Left& left, uint4 right) {
-    const u32 high[2] = {right.x, right.y}, low[2] = {right.z, right.w};
-    mma_f16_16816(sums, left.low, high);
-    mma_f16_16816(sums, left.high, low);
-    mma_f16_16816(sums, left.high, high);
+// sums += left right for neighbouring tiles, but for the product of both remainders, which is below the remainders' own
+// rounding. The products of one sum wait for one another, so several sums go side by side.
+template <int TILES>
+NINFER_DEVICE void multiply(float (*sums)[4], const Left& left, const uint4 (&right)[TILES]) {
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+        const u32 high[2] = {right[i].x, right[i].y};
+        mma_f16_16816(sums[i], left.low, high);
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+        const u32 low[2] = {right[i].z, right[i].w};
+        mma_f16_16816(sums[i], left.high, low);
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+        const u32 high[2] = {right[i].x, right[i].y};
+        mma_f16_16816(sums[i], left.high, high);
+    }
 }
 
 }  // namespace ninfer

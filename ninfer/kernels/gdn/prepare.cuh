@@ -112,7 +112,7 @@ NINFER_DEVICE void load_tile(float (&tile)[4], const Sixteen& x, int at) {
     }
 }
 
-// Products of 16 rows with the keys of the first 8 * `tiles` tokens.
+// Products of 16 rows with the keys of the first 8 * `tiles` tokens; `tiles` is even.
 NINFER_DEVICE void products(float (&sums)[kTokenTiles][4], const PrepareShared& s, const Sixteen& rows, int tiles) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n)
@@ -123,10 +123,11 @@ NINFER_DEVICE void products(float (&sums)[kTokenTiles][4], const PrepareShared& 
         load_tile(far, rows, k + 8);
         const Left left = left_tile(near, far, kRight);
 #pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n) {
+        for (int n = 0; n < kTokenTiles; n += 2) {
             if (n >= tiles) continue;
-            const float* const key = s.keys[8 * n + lane() / 4];
-            multiply(sums[n], left, right_tile(read_pair(key + k), read_pair(key + k + 8)));
+            const float *const a = s.keys[8 * n + lane() / 4], *const b = s.keys[8 * n + 8 + lane() / 4];
+            multiply<2>(sums + n, left, {right_tile(read_pair(a + k), read_pair(a + k + 8)),
+                                         right_tile(read_pair(b + k), read_pair(b + k + 8))});
         }
     }
 #pragma unroll
