@@ -61,5 +61,9 @@ ATTENTION_BF16 = Tolerance(relative=4e-3, of_peak=4e-3)
 """Queries, keys, weights and values rounded to 8 bits for the tensor cores, sums in fp32: 2**-9 each, and of a score
 some 2**-9 of its terms, which the exponential turns into as much of the weight."""
 
+WHOLE_MODEL = Tolerance(of_peak=1.5e-2)
+"""Logits of a tiny random model on CUDA, against a CPU that rounds the inputs of linears alike. Measured: 7e-3, and
+5e-4 on average where no prefill took part, whose attention rounds to 8 bits."""
+
 WHOLE_MODEL_BF16 = Tolerance(of_peak=3e-2)
-"""Logits of a tiny random model whose linears round activations to bf16, against fp32 activations. Measured."""
+"""The same against the CPU as it is, dense models only. Measured: 1.7e-2, the CPU's 8-bit activations included."""
