@@ -9,9 +9,11 @@ import pytest
 
 from benchmarks import kernels_report as report
 from ninfer.kernels.jit import CudaSource, catalogue
-from ninfer.kernels.jit.build import Compiled, Resources
+from ninfer.kernels.jit.build import TARGETS, Compiled, Resources
 
 DOCUMENT = Path(report.__file__).with_name("KERNELS.md").read_text(encoding="utf-8")
+TABLE = DOCUMENT.partition(report.BEGIN)[2].partition(report.END)[0]
+ROWS = [[part.strip() for part in line.strip("|").split("|")] for line in TABLE.splitlines() if line.startswith("| ")]
 SOURCE = CudaSource(Path("op.cu"), {"fast": ctypes.Structure, "slow": ctypes.Structure})
 
 
@@ -32,6 +34,13 @@ def test_only_the_generated_part_is_replaced() -> None:
 
 def test_the_document_has_every_kernel_with_every_combination_of_macros() -> None:
     """`python benchmarks/kernels_report.py` brings it up to date."""
-    rows = {tuple(part.strip("* ") for part in line.split("|")[1:3]) for line in DOCUMENT.splitlines()}
+    rows = {(row[0].strip("*"), row[1]) for row in ROWS}
     wanted = {(kernel, report.label(macros)) for source, macros in catalogue.warm() for kernel in source.kernels}
     assert wanted - rows == set()
+
+
+def test_no_kernel_of_decode_rounds_spills_for_any_target() -> None:
+    assert ROWS[0][3:] == [f"sm_{target}" for target in TARGETS]
+    decode = [row for row in ROWS if row[0].strip("*") in catalogue.decode_kernels()]
+    assert decode
+    assert [row for row in decode if any("+" in need for need in row[3:])] == []

@@ -1,7 +1,7 @@
 """Every CUDA source compiles for every target, and the kernels of a decode round keep to their registers.
 
-Modules with a kernel of decode rounds are compiled for all targets. Of the others, all combinations of macros are for
-one target, and one for the other targets, as far as time allows here: `benchmarks/kernels_report.py` compiles the rest.
+All modules of the catalogue are compiled for one target, those with kernels of decode rounds for one older and one
+newer, and one module of each source for all. The rest is compiled by `benchmarks/kernels_report.py`, into a table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ try:
 except CudaError as error:
     pytest.skip(f"nothing to compile with: {error}", allow_module_level=True)
 
-FULL = "90a"
+FULL, DECODE = "90a", ("80", "120a")
+Module = tuple[CudaSource, Mapping[str, int]]
 _KERNEL = re.compile(r"\bNINFER_KERNEL\(\s*(\w+)")
 
 
@@ -42,21 +43,21 @@ class Outcome:
         return f"{self.source.path.name} {dict(self.macros)}"
 
 
-def modules(target: str) -> list[tuple[CudaSource, Mapping[str, int]]]:
+def modules(target: str) -> list[Module]:
     """What of the catalogue is compiled for this target."""
-    decode, seen, chosen = catalogue.decode_kernels(), set(), []
-    for source, macros in catalogue.warm():
-        if target == FULL or decode & set(source.kernels) or source.path not in seen:
-            chosen.append((source, macros))
-        seen.add(source.path)
-    return chosen
+    everything, decode = catalogue.warm(), catalogue.decode_kernels()
+    if target == FULL:
+        return list(everything)
+    one_each = {source.path: (source, macros) for source, macros in everything}
+    rounds = [it for it in everything if decode & set(it[0].kernels)] if target in DECODE else []
+    return rounds + [it for it in one_each.values() if it not in rounds]
 
 
 @cache
 def outcomes(target: str) -> tuple[Outcome, ...]:
     """Those modules, compiled in as many threads as there are processors."""
 
-    def outcome(module: tuple[CudaSource, Mapping[str, int]]) -> Outcome:
+    def outcome(module: Module) -> Outcome:
         source, macros = module
         try:
             return Outcome(source, macros, build(source, macros, target, compiler()))
