@@ -17,7 +17,7 @@ from ninfer.runtime.core.engine_core import CoreOptions, EngineCore
 from ninfer.runtime.core.handle import GenerationHandle
 from ninfer.runtime.core.stats import EngineStats
 from ninfer.runtime.instance import ModelInstance, Progress
-from ninfer.runtime.options import SettledOptions, check_device, settle_threads
+from ninfer.runtime.options import check_device, settle_threads
 from ninfer.runtime.scoring import DEFAULT_CONTEXT, DEFAULT_STRIDE, CausalScoreCore, ScoreReport, TokenScore
 from ninfer.types import (
     ChatPrompt,
@@ -79,7 +79,9 @@ class Engine:
             ConfigError: an option or the model's config cannot be honoured.
             CudaError: a CUDA device was asked for and cannot be used; saying what to install.
         """
-        self._instance, self._options = _open(model, options or EngineOptions(), progress)
+        asked = options or EngineOptions()
+        self._instance = _open(model, asked, progress)
+        self._options = self._instance.settle(asked)
         core = CoreOptions(
             self._options.max_pending_requests, self._options.concurrent_prefill, cache=self._options.cache
         )
@@ -170,7 +172,9 @@ class Scorer:
         Raises:
             ArtifactError, ConfigError, CudaError: as for Engine; also a context above the model's limit.
         """
-        self._instance, settled = _open(model, replace(options or EngineOptions(), max_context=None), progress)
+        asked = replace(options or EngineOptions(), max_context=None)
+        self._instance = _open(model, asked, progress)
+        settled = self._instance.settle(asked, planned=False)
         limit = self._instance.config.text.max_position_embeddings
         if context > limit:
             raise ConfigError(f"--context must be at most the model's {limit} tokens, got {context}")
@@ -206,14 +210,11 @@ class Scorer:
         return self._instance.frontend.tokenizer.encode_plain(text)
 
 
-def _open(
-    model: str | os.PathLike[str], options: EngineOptions, progress: Progress | None
-) -> tuple[ModelInstance, SettledOptions]:
+def _open(model: str | os.PathLike[str], options: EngineOptions, progress: Progress | None) -> ModelInstance:
     """Weights are prepared for the number of threads that will run them, so that comes first."""
     check_device(options.device)
     torch.set_num_threads(settle_threads(options.threads))
-    instance = ModelInstance.open(model, progress, placement.choose(options.device))
-    return instance, instance.settle(options)
+    return ModelInstance.open(model, progress, placement.choose(options.device))
 
 
 def _check_top_logprobs(asked: int | None, vocab: int) -> None:

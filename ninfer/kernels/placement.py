@@ -181,9 +181,8 @@ class Cuda:
         return torch.zeros(shape, dtype=dtype, device=self.place)
 
     def upload(self, host: torch.Tensor) -> torch.Tensor:
-        if self.side is None:
-            return host
-        return host.pin_memory().to(self.place, non_blocking=True)
+        source = host if self.side is None else host.pin_memory()
+        return torch.empty_like(source, device=self.place).copy_(source, non_blocking=True)
 
     @contextmanager
     def uploading(self) -> Iterator[Callable[[Stored], torch.Tensor]]:

@@ -28,12 +28,13 @@ from ninfer.models.qwen3_5.inventory import RESOURCE_ROLES
 from ninfer.models.qwen3_5.parameters import build_text_model
 from ninfer.models.qwen3_5.state import allocate_state, image_bytes
 from ninfer.models.qwen3_5.text import TextModel
+from ninfer.models.qwen3_5.workspace import workspace_bytes
 from ninfer.runtime.options import DeviceMemory, SettledOptions, settle
-from ninfer.runtime.planning import prefill_workspace
+from ninfer.runtime.planning import Shape, memory_curve, require_room
 from ninfer.runtime.program.pages import PagePool, PageStore, pages_for
 from ninfer.runtime.program.program import Program
 from ninfer.runtime.program.rounds import Recorder, Repeated, taped
-from ninfer.runtime.program.scoring import IMAGES, WindowScorer
+from ninfer.runtime.program.scoring import HEAD_ROWS, IMAGES, WindowScorer
 from ninfer.runtime.program.stores import image_slots
 from ninfer.runtime.program.transfers import Transfers
 from ninfer.runtime.program.units import Executor
@@ -100,14 +101,14 @@ class ModelInstance:
                 placement=placement,
             )
 
-    def settle(self, options: EngineOptions) -> SettledOptions:
-        """The options settled for this model and, where its memory is planned, for what the device has left.
+    def settle(self, options: EngineOptions, planned: bool = True) -> SettledOptions:
+        """The options settled for this model and, if `planned` and where that is done, for what the device has left.
 
         Raises:
             ConfigError: see `options.settle`.
         """
         config, free = self.config.text, self.placement.free_bytes()
-        memory = None if free is None else DeviceMemory(config, free)
+        memory = DeviceMemory(config, free) if planned and free is not None else None
         return settle(options, config.max_position_embeddings, image_bytes(config), memory)
 
     def program(self, options: SettledOptions) -> Program:
@@ -135,14 +136,21 @@ class ModelInstance:
 
     def _reserved(self, chunk: int) -> int:
         """Workspace to take before the first request, where memory is planned; a CPU takes it when it is needed."""
-        return prefill_workspace(self.config.text, chunk) if self.placement.kind is DeviceKind.CUDA else 0
+        return workspace_bytes(self.config.text, chunk, 1) if self.placement.kind is DeviceKind.CUDA else 0
 
     def window_scorer(self, options: SettledOptions, context: int) -> WindowScorer:
-        """The physical side of scoring windows of up to `context` tokens."""
-        pages, codec = pages_for(context), KvCodec(options.kv_dtype.value)
-        state = allocate_state(self.config.text, codec, pages, IMAGES, self.placement)
-        store, chunk = PageStore(PagePool(pages)), options.limits.prefill_chunk
-        return WindowScorer(self.model, state, store, chunk, self.placement)
+        """The physical side of scoring windows of up to `context` tokens.
+
+        Raises:
+            ConfigError: a window does not fit into the device's memory.
+        """
+        config, pages, codec = self.config.text, pages_for(context), KvCodec(options.kv_dtype.value)
+        chunk, free = options.limits.prefill_chunk, self.placement.free_bytes()
+        if free is not None:
+            curve = memory_curve(config, codec, Shape(0, chunk, pages, IMAGES, HEAD_ROWS))
+            require_room(curve, free, pages, "--context or --prefill-chunk")
+        state = allocate_state(config, codec, pages, IMAGES, self.placement)
+        return WindowScorer(self.model, state, PageStore(PagePool(pages)), chunk, self.placement)
 
     def _selectable(self) -> torch.Tensor:
         """The bitset of tokens that may ever be chosen."""

@@ -40,24 +40,29 @@ class MemoryCurve:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What decides about the fixed part: lanes, tokens per chunk, pages of one sequence, and state images."""
+    """What decides about the fixed part.
+
+    Attributes:
+        lanes: decode rounds have up to so many rows; 0 where nothing is decoded.
+        chunk: tokens of a prefill.
+        sequence_pages: the most pages of one sequence.
+        images: state images.
+        logits: rows of logits that a prefill ends in.
+    """
 
     lanes: int
     chunk: int
     sequence_pages: int
     images: int
+    logits: int = 1
 
 
 def memory_curve(config: TextConfig, codec: KvCodec, shape: Shape) -> MemoryCurve:
     """What Program takes on a device for this shape, beside the weights."""
     rounds = sum(round_bytes(config, rows, shape.sequence_pages) for rows in range(1, shape.lanes + 1))
-    fixed = shape.images * image_bytes(config) + prefill_workspace(config, shape.chunk) + rounds + OP_WORKSPACES
+    workspace = workspace_bytes(config, shape.chunk, shape.logits)
+    fixed = shape.images * image_bytes(config) + workspace + rounds + OP_WORKSPACES
     return MemoryCurve(fixed, max(page_bytes(config, codec), 1))
-
-
-def prefill_workspace(config: TextConfig, chunk: int) -> int:
-    """The Arena of units that are not recorded: a chunk, and the logits behind it."""
-    return workspace_bytes(config, chunk, 1)
 
 
 def round_bytes(config: TextConfig, rows: int, sequence_pages: int) -> int:
@@ -73,16 +78,23 @@ def plan_pages(curve: MemoryCurve, free: int, asked: int | None, least: int, mos
     Raises:
         ConfigError: even `least`, or what was asked for, does not fit; saying what to lower.
     """
-    fits = curve.pages_within(free - HEADROOM)
-    wanted = least if asked is None else asked
-    if fits < wanted:
-        need = curve.total(wanted) + HEADROOM
+    lower = "--max-context, --max-concurrency, --prefill-chunk, --device-state-slots or --kv-capacity"
+    require_room(curve, free, least if asked is None else asked, lower)
+    return min(curve.pages_within(free - HEADROOM), most) if asked is None else asked
+
+
+def require_room(curve: MemoryCurve, free: int, pages: int, lower: str) -> None:
+    """Refuse what does not fit into `free` bytes less headroom.
+
+    Raises:
+        ConfigError: saying how much is needed, and to `lower` what.
+    """
+    need = curve.total(pages) + HEADROOM
+    if need > free:
         raise ConfigError(
-            f"--kv-capacity: {wanted} pages of 64 tokens need {_gib(need)} GiB beside the weights, the device has "
-            f"{_gib(free)} GiB free; lower --max-context, --max-concurrency, --prefill-chunk, --device-state-slots or "
-            "--kv-capacity, or take a smaller --kv-dtype"
+            f"{pages} pages of 64 tokens and what goes with them need {_gib(need)} GiB beside the weights, the device "
+            f"has {_gib(free)} GiB free; lower {lower}, or take a smaller --kv-dtype"
         )
-    return min(fits, most) if asked is None else asked
 
 
 def _gib(nbytes: int) -> str:

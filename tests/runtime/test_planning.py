@@ -33,7 +33,7 @@ SHAPE = Shape(lanes=2, chunk=1024, sequence_pages=64, images=8)
 def test_auto_takes_the_most_that_fits(fixed: int, per_page: int, least: int, spare: int, free: int) -> None:
     curve, most = MemoryCurve(fixed, per_page), least + spare
     if curve.total(least) + HEADROOM > free:
-        with pytest.raises(ConfigError, match=f"{least} pages of 64 tokens need .* GiB"):
+        with pytest.raises(ConfigError, match=f"^{least} pages of 64 tokens .* GiB free"):
             plan_pages(curve, free, None, least, most)
         return
     pages = plan_pages(curve, free, None, least, most)
@@ -45,7 +45,7 @@ def test_auto_takes_the_most_that_fits(fixed: int, per_page: int, least: int, sp
 def test_what_was_asked_for_is_taken_or_refused() -> None:
     curve = MemoryCurve(GIB, 1 << 20)
     assert plan_pages(curve, 4 * GIB, 100, 10, 200) == 100
-    with pytest.raises(ConfigError, match=r"--kv-capacity: 3000 pages of 64 tokens need 4\.93 GiB beside the weights"):
+    with pytest.raises(ConfigError, match=r"^3000 pages of 64 tokens .* need 4\.93 GiB beside the weights"):
         plan_pages(curve, 4 * GIB, 3000, 10, 4000)
 
 

@@ -18,7 +18,7 @@ from ninfer.runtime.program.spans import Span, build_batch
 IMAGES = 2
 """A chunk reads one image and writes the other."""
 
-_HEAD_ROWS = 32
+HEAD_ROWS = 32
 """Rows of logits that exist at once."""
 
 
@@ -62,12 +62,12 @@ class WindowScorer:
             hidden = self._arena.take(len(span.tokens), self._model.hidden_size)
             self._model.forward(build_batch((span,), self._placement), self._state, self._arena, hidden)
             wanted = self._placement.upload(torch.tensor(targets))
-            rows = range(skip, len(targets), _HEAD_ROWS)
+            rows = range(skip, len(targets), HEAD_ROWS)
             return [value for row in rows for value in self._gather(hidden, wanted, row)]
 
     def _gather(self, hidden: torch.Tensor, targets: torch.Tensor, row: int) -> list[float]:
         with self._arena.scope():
-            block, ids = hidden[row : row + _HEAD_ROWS], targets[row : row + _HEAD_ROWS]
+            block, ids = hidden[row : row + HEAD_ROWS], targets[row : row + HEAD_ROWS]
             logits, values = self._arena.take(len(ids), self._model.vocab_size), self._arena.take(len(ids))
             self._model.logits(block, self._arena, logits)
             log_softmax_gather(logits, ids, values)
