@@ -204,7 +204,7 @@ uint32_t from_base(const void* pc) {
 }
 
 inline void hook(const void* address, unsigned long bytes, Kind kind, const void* pc) {
-    if (!state.running || of_no_interest(reinterpret_cast<uintptr_t>(address))) return;
+    if (!state.watched || of_no_interest(reinterpret_cast<uintptr_t>(address))) return;
     access({reinterpret_cast<uintptr_t>(address), static_cast<unsigned>(bytes), kind, from_base(pc)});
 }
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ninfer.kernels.jit.headers import OURS
-from tests.kernels.emulator.modules import HERE, Module
+from tests.kernels.emulator.modules import Module
+from tests.kernels.emulator.recipes import HERE
 
 
 def describe(module: Module, frames: Sequence[int]) -> str:

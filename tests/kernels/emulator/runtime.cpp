@@ -403,10 +403,11 @@ EMULATOR_EXPORT int emulator_run(const Spec* spec, Fault* fault) {
         return 0;
     }
     state.running = true;
+    state.watched = spec->check;
     guard_begin();
     run_grid();
     guard_end();
-    state.running = false;
+    state.running = state.watched = false;
     state.current = nullptr;
     return !fault->text[0];
 }

@@ -110,7 +110,7 @@ struct Warp {
 struct State {
     Spec spec;
     Fault* fault;
-    bool running, expired;
+    bool running, watched, expired;  // watched: running in check mode
     uint3 block;
     uint64_t block_number, random;
     uint32_t threads, warps, exited, arrived, votes, result;
