@@ -244,7 +244,7 @@ NINFER_DEVICE void store_out(const Tokens& answers, float* out, i64 stride, int 
 }  // namespace
 
 // Grid: chunks, value heads, rows.
-NINFER_KERNEL(gdn_prepare, ChunkArgs, 256) {
+NINFER_KERNEL(gdn_prepare, ChunkArgs, 256, 2) {
     NINFER_DYNAMIC_SHARED(PrepareShared, shared);
     PrepareShared& s = *shared;
     const int row = args.rows[blockIdx.z], chunk = blockIdx.x;
@@ -274,7 +274,7 @@ NINFER_KERNEL(gdn_prepare, ChunkArgs, 256) {
 }
 
 // Grid: blocks of slabs, value heads, rows.
-NINFER_KERNEL(gdn_advance, ChunkArgs, 128) {
+NINFER_KERNEL(gdn_advance, ChunkArgs, 128, 1) {
     NINFER_DYNAMIC_SHARED(u8, ring);
     const int row = args.rows[blockIdx.z], chunks = chunks_of(args, row);
     if (chunks <= 0) return;

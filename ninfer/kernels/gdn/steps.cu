@@ -101,9 +101,9 @@ NINFER_DEVICE float answer(const Part& state, const Part& query) {
 
 }  // namespace
 
-// Registers as for 512 threads, so that four blocks fit: one sequence's blocks then run all at once from 96
+// Four blocks on a multiprocessor: those of one sequence with 48 heads of 128 rows then run all at once from 96
 // multiprocessors on.
-NINFER_KERNEL(gdn_steps, Args, 4 * kThreads) {
+NINFER_KERNEL(gdn_steps, Args, 128, 4) {
     const int b = blockIdx.z;
     const i64 head = blockIdx.y, begin = args.segments[b], count = args.segments[args.batch + b];
     const i32 source = args.slots[b], target = args.slots[args.batch + b];
