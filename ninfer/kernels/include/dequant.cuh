@@ -8,7 +8,7 @@
 // fp32 has no pairs, only `floats`. `decode_one` gives one whole weight.
 //
 // Padded rows can be read up to the next multiple of 128 columns, and hold codes of zero there. NVFP4's end at a
-// multiple of 64; nothing may be read behind it. The others read as zeros from their end on, and may lie at any address.
+// multiple of 64; nothing may be read behind it. The others read as zeros from their end on, and may lie anywhere.
 // Formats and layouts: artifact v3, sections 3 and 4.
 #pragma once
 

