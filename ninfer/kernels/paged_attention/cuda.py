@@ -74,16 +74,18 @@ class _TileArgs(ctypes.Structure):
 
 _HERE = Path(__file__)
 _DECODE = CudaSource(_HERE.with_name("decode.cu"), {"attend_split": _SplitArgs})
+_DECODE_FP32 = CudaSource(_HERE.with_name("decode_fp32.cu"), {"attend_split_fp32": _SplitArgs})
 _MERGE = CudaSource(_HERE.with_name("merge.cu"), {"merge_splits": _MergeArgs})
 _PREFILL = CudaSource(_HERE.with_name("prefill.cu"), {"attend_tile": _TileArgs})
 _FORMATS = (KvCodec.BF16, KvCodec.INT8, KvCodec.FP8, KvCodec.NVFP4, KvCodec.K8V4)
 WARM: tuple[tuple[CudaSource, Mapping[str, int]], ...] = (
     (_MERGE, {"NINFER_DIM": 256}),
-    *((_DECODE, pool_macros(codec, 256) | {"NINFER_QUERIES": 8, "NINFER_WARPS": 4}) for codec in KvCodec),
+    (_DECODE_FP32, {"NINFER_DIM": 256, "NINFER_QUERIES": 8, "NINFER_WARPS": 4}),
+    *((_DECODE, pool_macros(codec, 256) | {"NINFER_QUERIES": 8, "NINFER_WARPS": 4}) for codec in _FORMATS),
     *((_DECODE, pool_macros(codec, 256) | {"NINFER_QUERIES": 32, "NINFER_WARPS": 8}) for codec in _FORMATS),
     *((_PREFILL, pool_macros(codec, 256) | {"NINFER_WARPS": warps}) for codec in _FORMATS for warps in (4, 8)),
 )
-DECODE_KERNELS = frozenset({"attend_split", "merge_splits"})
+DECODE_KERNELS = frozenset({"attend_split", "attend_split_fp32", "merge_splits"})
 
 
 def paged_attention(
@@ -115,16 +117,16 @@ def _attend_splits(
     sums = partial.data_ptr()
     marks = sums + chosen.partial // (pool.head_dim + 2) * pool.head_dim
     planes, rows = (plane_args(pool.keys), plane_args(pool.values)), segments.data.data_ptr()
-    macros = pool_macros(pool.codec, pool.head_dim) | {"NINFER_QUERIES": chosen.queries, "NINFER_WARPS": chosen.warps}
+    source, kernel, macros = _split_kernel(chosen, pool)
     for first in range(0, count, chosen.tiles_at_once):
         tiles = min(chosen.tiles_at_once, count - first)
-        grid = chosen.splits, pool.kv_heads, tiles
         split = _SplitArgs(
             *(q.data_ptr(), sums, marks, rows, tables.data_ptr(), *planes, batch, width, pool.kv_heads, group),
             *(chosen.tiles, chosen.splits, first, scale),
         )
+        grid = chosen.splits, pool.kv_heads, tiles
         how = Launch(grid, (32 * chosen.warps, 1, 1), chosen.shared, macros)
-        _DECODE.launch("attend_split", how, split, q, pool, tables, segments, partial)
+        source.launch(kernel, how, split, q, pool, tables, segments, partial)
         merge = _MergeArgs(
             *(out.data_ptr(), sums, marks, rows, batch, pool.kv_heads, group),
             *(chosen.tiles, chosen.splits, first, chosen.queries),
@@ -132,6 +134,13 @@ def _attend_splits(
         grid = chosen.queries, pool.kv_heads, tiles
         how = Launch(grid, (pool.head_dim, 1, 1), macros={"NINFER_DIM": pool.head_dim})
         _MERGE.launch("merge_splits", how, merge, segments, partial, out)
+
+
+def _split_kernel(chosen: SplitPlan, pool: KvPool) -> tuple[CudaSource, str, Mapping[str, int]]:
+    tile = {"NINFER_DIM": pool.head_dim, "NINFER_QUERIES": chosen.queries, "NINFER_WARPS": chosen.warps}
+    if pool.codec is KvCodec.FP32:
+        return _DECODE_FP32, "attend_split_fp32", tile
+    return _DECODE, "attend_split", pool_macros(pool.codec, pool.head_dim) | tile
 
 
 def _attend_tiles(

@@ -1,7 +1,7 @@
 // The second half of decode.cu: what the splits of a query found, merged in their order.
 #include "ninfer.cuh"
-#include "kv_splits.cuh"
-#include "query_tile.cuh"
+#include "paged_attention/positions.cuh"
+#include "paged_attention/queries.cuh"
 
 using namespace ninfer;
 

@@ -20,7 +20,7 @@ from ninfer.kernels.routes import COMPILED_OR_TORCH, Problem, Route
 MOST_DECODE_TOKENS = 16
 """Tokens of a row up to which a call is computed in fp32: a decode round, or the check of a draft."""
 SPLITS_OF_SIZE = 32
-"""Splits of each size in pages: 1, 2, 4, ... The mirror of kv_splits.cuh."""
+"""Splits of each size in pages: 1, 2, 4, ... The mirror of positions.cuh."""
 _MOST_PARTIAL = 256 << 20
 _SCORE_STRIDE = 72
 
@@ -114,11 +114,13 @@ def _split_plan(shape: Shape, facts: DeviceFacts) -> SplitPlan:
 
 
 def _split_shared(shape: Shape, queries: int) -> int:
+    """What decode.cu and decode_fp32.cu carve up."""
+    scores, fades = 4 * queries * _SCORE_STRIDE, 4 * queries
     if shape.codec is KvCodec.FP32:
-        return 4 * queries * (shape.dim + _SCORE_STRIDE + 1)
+        return 4 * queries * shape.dim + scores + fades
     groups = sum(_scale_groups(side, shape.dim) for side in (shape.codec.key_format, shape.codec.value_format))
-    tiles = 2 * PAGE_TOKENS * 2 * shape.dim
-    return tiles + 3 * 2 * queries * shape.dim + 4 * queries * (_SCORE_STRIDE + 1) + 4 * PAGE_TOKENS * groups
+    tiles, terms = 2 * PAGE_TOKENS * 2 * shape.dim, 3 * 2 * queries * shape.dim
+    return tiles + max(terms, 4 * scores) + fades + 4 * PAGE_TOKENS * groups
 
 
 def _scale_groups(side: RowFormat, dim: int) -> int:

@@ -4,8 +4,8 @@
 // walk the pages up to their last query together, each with a running softmax of its own queries in registers: queries
 // and weights are A operands, keys and values B operands of the tensor cores.
 #include "ninfer.cuh"
-#include "kv_tiles.cuh"
-#include "query_tile.cuh"
+#include "paged_attention/queries.cuh"
+#include "paged_attention/tiles.cuh"
 
 using namespace ninfer;
 

@@ -27,9 +27,10 @@ struct Args {
 };
 
 // Whole turns are taken off in fp64, so that a large angle keeps its sine.
-__device__ void turn_of_token(const Args& args, i64 token, float* cosines, float* sines) {
+NINFER_DEVICE void turn_of_token(const Args& args, i64 token, float* cosines, float* sines) {
     for (int r = threadIdx.x; r < kPairs; r += 32 * kWarps) {
-        const float angle = static_cast<float>(args.positions[args.axes[r] * args.tokens + token]) * args.frequencies[r];
+        const i32 position = args.positions[args.axes[r] * args.tokens + token];
+        const float angle = static_cast<float>(position) * args.frequencies[r];
         const double wide = static_cast<double>(angle);
         const float rest = static_cast<float>(wide - kTurn * rint(wide * (1.0 / kTurn)));
         cosines[r] = cosf(rest);
@@ -38,7 +39,7 @@ __device__ void turn_of_token(const Args& args, i64 token, float* cosines, float
 }
 
 // Leaves the normed head in `row`, which the whole warp may read afterwards.
-__device__ void norm(const float* x, const float* weight, float eps, float* row) {
+NINFER_DEVICE void norm(const float* x, const float* weight, float eps, float* row) {
     float squares = 0.0f;
     for (int i = lane(); i < kDim; i += 32) {
         row[i] = x[i];
@@ -49,7 +50,7 @@ __device__ void norm(const float* x, const float* weight, float eps, float* row)
     __syncwarp();
 }
 
-__device__ float rotated(const float* row, int i, const float* cosines, const float* sines) {
+NINFER_DEVICE float rotated(const float* row, int i, const float* cosines, const float* sines) {
     if (i < kPairs) return row[i] * cosines[i] - row[i + kPairs] * sines[i];
     if (i < 2 * kPairs) return row[i] * cosines[i - kPairs] + row[i - kPairs] * sines[i - kPairs];
     return row[i];

@@ -146,10 +146,10 @@ def test_many_tokens_of_fp32_are_computed_in_fp32() -> None:
 @NEEDS_EMULATOR
 @pytest.mark.parametrize("codec", [KvCodec.BF16, KvCodec.INT8])
 def test_bits_of_few_tokens_do_not_depend_on_the_call(codec: KvCodec) -> None:
-    """A long sequence, over splits of one page and of two, by steps of 1 to 6 tokens, alone and among others."""
-    long, start = 2120, 2108
+    """A long sequence, over splits of one page and of two, by steps of 1 to 4 tokens, alone and among others."""
+    long, start = 2120, 2114
     filled, alone = _filled(codec, 1, 64, [long, 70, 1]), _filled(codec, 1, 64, [long])
-    q = _normal(long, 3, 64, seed=7)
+    q = _normal(long, 6, 64, seed=7)
     wanted = torch.cat(
         [
             _attend(alone, q[p : p + 1], Segments((1,), (p,)), Emulator(order="random", seed=p))
@@ -157,7 +157,7 @@ def test_bits_of_few_tokens_do_not_depend_on_the_call(codec: KvCodec) -> None:
         ]
     )
     device, begin = Emulator(order="sticky", cp_async="eager"), start
-    for count in (3, 1, 6, 2):
+    for count in (1, 4, 1):
         among = torch.cat((q[begin : begin + count], q[:3]))
         segments = Segments((count, 2, 1), (begin, 68, 0))
         got = _attend(filled, among, segments, device)[:count]

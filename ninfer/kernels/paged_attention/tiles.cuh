@@ -143,14 +143,6 @@ struct PageLoader<kRowBf16, DIM, THREADS, SCALED> {
     }
 };
 
-// fp32 rows are read where they lie.
-template <int DIM, int THREADS, bool SCALED>
-struct PageLoader<kRowFp32, DIM, THREADS, SCALED> {
-    NINFER_MEMBER void fetch(const PageRows&, u8*) {}
-    template <int YOUNGER>
-    NINFER_MEMBER void arrive(u8*, float*) {}
-};
-
 // Two fp32 numbers as pairs of bf16: each is the sum of its three terms.
 struct Terms {
     u32 high, middle, low;
