@@ -17,9 +17,9 @@ from ninfer.artifact.formats import Format
 from ninfer.errors import ConfigError
 from ninfer.kernels.jit import CudaSource, Launch, device, workspace
 from ninfer.kernels.linear.compiled_cpu import FORMAT_CODES, Part
-from ninfer.kernels.linear.cuda import DeviceMatrix
+from ninfer.kernels.linear.cuda import ACTIVATIONS, DeviceMatrix, OctetArgs
 from ninfer.kernels.linear.plan import UNIT, segments
-from ninfer.kernels.moe.plan import Grouping, grouping, narrow_plan, units
+from ninfer.kernels.moe.plan import WIDE_THREADS, Grouping, grouping, narrow_plan, units, wide_plan
 
 if TYPE_CHECKING:
     from ninfer.kernels.moe.experts import ExpertWeights
@@ -85,11 +85,17 @@ def _source(name: str, **kernels: type[ctypes.Structure]) -> CudaSource:
 
 GROUP = _source("group.cu", moe_group=_GroupArgs, moe_sum=_SumArgs)
 NARROW = _source("narrow.cu", expert_narrow=_ProductArgs)
+WIDE = _source("wide.cu", expert_wide=_ProductArgs)
 PLAIN = _source("plain.cu", expert_plain=_ProductArgs)
 _OFFICIAL = (Format.Q4, Format.Q5, Format.Q6, Format.Q8)
 WARM: tuple[tuple[CudaSource, dict[str, int]], ...] = (
     (GROUP, {}),
     *((NARROW, {"NINFER_FORMATS": 1 << FORMAT_CODES[fmt], "NINFER_RING": 8192}) for fmt in _OFFICIAL),
+    *(
+        (WIDE, {"NINFER_FORMATS": 1 << FORMAT_CODES[fmt], "NINFER_TOKENS": tokens, "NINFER_STAGES": 3})
+        for fmt in _OFFICIAL[:3]
+        for tokens in (32, 64)
+    ),
     (PLAIN, {}),
 )
 DECODE_KERNELS = frozenset({"moe_group", "moe_sum", "expert_narrow"})
@@ -149,17 +155,37 @@ def moe_experts(
         Call(x, experts, ids, weights, out).run()
 
 
+class _Product(NamedTuple):
+    """One product of all slots.
+
+    Attributes:
+        x, columns: its inputs, f32[inputs, columns].
+        sharing: slots that share a row of x.
+        out, rows: where its results go, f32[slots, rows].
+        paired: whether it is the gated product, and not down.
+    """
+
+    kind: Kind
+    x: int
+    inputs: int
+    columns: int
+    sharing: int
+    out: int
+    rows: int
+    paired: bool
+
+
 class Call:
     """One call: its operands and its scratch memory."""
 
     def __init__(
         self, x: torch.Tensor, experts: ExpertWeights, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
     ) -> None:
-        rows, self.top_k = ids.shape
+        assert isinstance(experts.table, DeviceExperts), "the experts were prepared for another route"
         self.x, self.experts, self.ids, self.weights, self.out = x, experts, ids, weights, out
-        self.groups = grouping(rows, self.top_k, experts.count)
-        slots = self.groups.slots
-        sizes = (slots * 4, self.groups.items * _ITEM_BYTES, 4, slots * experts.products * 4, slots * x.shape[1] * 4)
+        self.table, self.groups = experts.table, grouping(len(ids), ids.shape[1], experts.count)
+        slots, (hidden, width) = self.groups.slots, (experts.columns, experts.products)
+        sizes = (slots * 4, self.groups.items * _ITEM_BYTES, 4, slots * width * 4, slots * hidden * 4)
         begins, used = [], 0
         for size in sizes:
             begins.append(used)
@@ -167,15 +193,17 @@ class Call:
         self.scratch = workspace("moe_experts", used, like=x)
         base = self.scratch.data_ptr()
         self.places, self.items, self.total, self.products, self.results = (base + begin for begin in begins)
-        self.keep = (x, experts, ids, weights, out, self.scratch)
+        self.keep: tuple[object, ...] = (x, experts, ids, weights, out, self.scratch)
 
     def run(self) -> None:
-        experts, (rows, hidden) = self.experts, self.x.shape
-        assert isinstance(experts.table, DeviceExperts), "the experts were prepared for another route"
+        """All launches."""
+        (rows, top_k), slots = self.ids.shape, self.groups.slots
+        hidden, width = self.experts.columns, self.experts.products
+        kinds = self.table.gate_up, self.table.down
         self._group(self.groups)
-        self._multiply(experts.table.gate_up, self.x.data_ptr(), hidden, self.products, experts.products, paired=True)
-        self._multiply(experts.table.down, self.products, experts.products, self.results, hidden, paired=False)
-        args = _SumArgs(self.results, self.weights.data_ptr(), self.out.data_ptr(), hidden, rows, self.top_k)
+        self._multiply(_Product(kinds[0], self.x.data_ptr(), rows, hidden, top_k, self.products, width, paired=True))
+        self._multiply(_Product(kinds[1], self.products, slots, width, 1, self.results, hidden, paired=False))
+        args = _SumArgs(self.results, self.weights.data_ptr(), self.out.data_ptr(), hidden, rows, top_k)
         how = Launch((rows, -(-hidden // _THREADS), 1), (_THREADS, 1, 1))
         GROUP.launch("moe_sum", how, args, *self.keep)
 
@@ -184,35 +212,66 @@ class Call:
         args = _GroupArgs(self.ids.data_ptr(), self.places, self.items, self.total, groups.slots, count, groups.tile, 0)
         GROUP.launch("moe_group", Launch((count, 1, 1), (_THREADS, 1, 1), shared=4 * count), args, *self.keep)
 
-    def _multiply(self, kind: Kind, x: int, columns: int, out: int, rows: int, *, paired: bool) -> None:
-        table = self.experts.table
-        assert isinstance(table, DeviceExperts)
-        chosen = narrow_plan(rows, columns, kind.row_bytes, paired, device().facts)
-        args = _ProductArgs(
-            x=x,
-            out=out,
-            experts=table.table.data_ptr(),
+    def _multiply(self, product: _Product) -> None:
+        if product.kind.formats == 0:
+            grid = (-(-product.rows // _PLAIN_ROWS), self.groups.items, 1)
+            how = Launch(grid, (32 * _PLAIN_ROWS, 1, 1))
+            PLAIN.launch("expert_plain", how, self._args(product), *self.keep)
+        elif self.groups.is_wide:
+            self._multiply_wide(product)
+        else:
+            self._multiply_narrow(product)
+
+    def _multiply_narrow(self, product: _Product) -> None:
+        kind, facts = product.kind, device().facts
+        chosen = narrow_plan(product.rows, product.columns, kind.row_bytes, product.paired, facts)
+        args = self._args(product)
+        args.team = chosen.team
+        macros = {"NINFER_FORMATS": kind.formats, "NINFER_RING": chosen.ring}
+        grid, block = (chosen.blocks, self.groups.items, 1), (32 * chosen.team * chosen.teams, 1, 1)
+        NARROW.launch("expert_narrow", Launch(grid, block, chosen.shared, macros), args, *self.keep)
+
+    def _multiply_wide(self, product: _Product) -> None:
+        kind, tile = product.kind, self.groups.tile
+        chosen = wide_plan(product.rows, kind.row_bytes, tile, product.paired, device().facts)
+        args, octets = self._args(product), self._octets(product)
+        args.octets = octets.data_ptr()
+        macros = {"NINFER_FORMATS": kind.formats, "NINFER_TOKENS": tile, "NINFER_STAGES": chosen.stages}
+        grid = (chosen.blocks, self.groups.items, 1)
+        WIDE.launch("expert_wide", Launch(grid, (WIDE_THREADS, 1, 1), chosen.shared, macros), args, *self.keep, octets)
+
+    def _octets(self, product: _Product) -> torch.Tensor:
+        """The inputs as bf16 in the order of pairs, rows padded with zeros to whole units."""
+        width = units(product.columns) * UNIT // 8
+        octets = workspace("moe octets", product.inputs * width * 16, like=self.x)
+        args = OctetArgs(
+            product.x, octets.data_ptr(), product.inputs, product.columns, width, _is_vector(product), unused=0
+        )
+        how = Launch((-(-product.inputs * width // _THREADS), 1, 1), (_THREADS, 1, 1))
+        ACTIVATIONS.launch("to_octets", how, args, *self.keep, octets)
+        return octets
+
+    def _args(self, product: _Product) -> _ProductArgs:
+        return _ProductArgs(
+            x=product.x,
+            out=product.out,
+            experts=self.table.table.data_ptr(),
             items=self.items,
             total=self.total,
             places=self.places,
-            columns=columns,
-            units=units(columns),
-            segments=segments(columns),
-            rows=rows,
-            paired=paired,
-            divisor=self.top_k if paired else 1,
-            vector=columns % 4 == 0 and x % 16 == 0,
-            team=chosen.team,
+            columns=product.columns,
+            units=units(product.columns),
+            segments=segments(product.columns),
+            rows=product.rows,
+            paired=product.paired,
+            divisor=product.sharing,
+            vector=_is_vector(product),
         )
-        if kind.formats == 0:
-            grid = (-(-rows // _PLAIN_ROWS), self.groups.items, 1)
-            PLAIN.launch("expert_plain", Launch(grid, (32 * _PLAIN_ROWS, 1, 1)), args, *self.keep)
-            return
-        macros = {"NINFER_FORMATS": kind.formats, "NINFER_RING": chosen.ring}
-        how = Launch(
-            (chosen.blocks, self.groups.items, 1), (32 * chosen.team * chosen.teams, 1, 1), chosen.shared, macros
-        )
-        NARROW.launch("expert_narrow", how, args, *self.keep)
+
+
+def _is_vector(product: _Product) -> bool:
+    """Whether rows of x begin at multiples of 16 bytes."""
+    return product.columns % 4 == 0 and product.x % 16 == 0
 
 
 # ---- the table ------------------------------------------------------------------------------------------

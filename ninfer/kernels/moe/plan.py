@@ -18,7 +18,10 @@ _TILES = 2
 _SUMS_BYTES = _TILES * _TILE_ROWS * 8 * 4  # of one segment
 _LEAST_WARPS, _MOST_WARPS = 4, 8
 _LARGE_SHARED = 160 * 1024
-_ITEM_PLACES = 8
+_NARROW_PLACES = 8
+_WIDE_PLACES = (16, 32, 64)
+_WIDE_ROWS = 128
+WIDE_THREADS = 128
 
 
 def plan(problem: Problem) -> tuple[Route, ...]:
@@ -48,12 +51,49 @@ class Grouping:
     tile: int
     items: int
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether items are tiles of expert_wide."""
+        return self.tile > _NARROW_PLACES
+
 
 def grouping(rows: int, top_k: int, experts: int) -> Grouping:
-    """By numbers that a recording knows; which experts are chosen, only the kernels see."""
+    """By numbers that a recording knows; which experts are chosen, only the kernels see.
+
+    An item has room for what an expert gets if all get the same. Products have the same bits in all of them.
+    """
     slots = rows * top_k
+    wide = (tile for tile in _WIDE_PLACES if slots <= tile * experts)
+    tile = _NARROW_PLACES if slots <= _NARROW_PLACES * experts else next(wide, _WIDE_PLACES[-1])
     active = min(experts, slots)
-    return Grouping(slots, _ITEM_PLACES, (slots + (_ITEM_PLACES - 1) * active) // _ITEM_PLACES)
+    return Grouping(slots, tile, (slots + (tile - 1) * active) // tile)
+
+
+@dataclass(frozen=True, slots=True)
+class WidePlan:
+    """expert_wide: blocks of 128 rows, or 64 gate and 64 up rows, by the places of an item.
+
+    Attributes:
+        stages: units of rows and inputs in shared memory.
+        shared: bytes of shared memory.
+        blocks: that cover the rows of a product.
+    """
+
+    stages: int
+    shared: int
+    blocks: int
+
+
+def wide_plan(rows: int, row_bytes: int, tile: int, paired: bool, facts: DeviceFacts) -> WidePlan:
+    """For products [.., rows] of items of `tile` places.
+
+    Args:
+        row_bytes: the most stored bytes that 128 columns of a row take, of all formats.
+    """
+    stage = _WIDE_ROWS * row_bytes + tile * UNIT * 2
+    stages = 3 if 3 * stage <= facts.shared_bytes else 2
+    tile_rows = _WIDE_ROWS // 2 if paired else _WIDE_ROWS
+    return WidePlan(stages, stages * stage, -(-rows // tile_rows))
 
 
 @dataclass(frozen=True, slots=True)

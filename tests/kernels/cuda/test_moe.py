@@ -16,7 +16,7 @@ from ninfer.kernels import moe_experts, moe_route, moe_shared_add
 from ninfer.kernels.jit import DeviceFacts, record, using
 from ninfer.kernels.linear import cuda as linear_cuda
 from ninfer.kernels.moe import cases, cuda, cuda_experts, oracle, prepare_experts
-from ninfer.kernels.moe.plan import grouping, held_per_lane, narrow_plan
+from ninfer.kernels.moe.plan import grouping, held_per_lane, narrow_plan, wide_plan
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import ELEMENTWISE, EXACT, MATMUL, MATMUL_CHAIN, PROBABILITY
 from ninfer.kernels.weights import WeightView, prepare_linear
@@ -179,6 +179,9 @@ SMALL = [
     _case("nvfp4", 2, 3, 2, 128, 128, formats=(Format.NVFP4, Format.NVFP4)),
     _case("fp32", 5, 3, 3, 130, 7, formats=(Format.FP32, Format.FP32)),
     _case("more_than_an_item", 21, 2, 1, 128, 64, formats=(Format.Q4, Format.Q8)),
+    _case("tiles_of_16", 24, 3, 1, 192, 72, formats=(Format.Q5, Format.Q6)),
+    _case("tiles_of_32", 40, 2, 1, 130, 65, formats=(Format.T2, Format.BF16)),
+    _case("tiles_of_64", 75, 2, 1, 128, 128, formats=(Format.NVFP4, Format.Q4)),
     _case("one", 1, 1, 1, 1, 1, formats=(Format.FP32, Format.BF16)),
 ]
 
@@ -212,10 +215,14 @@ def test_experts_have_the_bits_of_their_linears(case: cases.Case) -> None:
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("name", ["groupwise", "fp32"])
-def test_experts_of_a_row_are_its_own(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "count"), [("groupwise", 20), ("fp32", 5), ("tiles_of_16", 100), ("ragged_floats", 30)]
+)
+def test_experts_of_a_row_are_its_own(name: str, count: int) -> None:
+    """Also where one call has tiles of few rows and the other of many."""
     trials = Trials(next(case for case in SMALL if case.name == name))
-    assert_rows_independent(lambda *some: (trials.run(*some),), *trials.inputs, counts=(1, 3, 12))
+    rows = [tensor[:4].contiguous() for tensor in trials.inputs]
+    assert_rows_independent(lambda *some: (trials.run(*some),), *rows, counts=(1, 3, count))
 
 
 def test_the_order_of_threads_does_not_show() -> None:
@@ -324,6 +331,7 @@ def test_items_are_enough_whatever_is_chosen() -> None:
         worst = active - 1 + -(-(plan.slots - active + 1) // plan.tile)
         assert worst <= plan.items <= worst + active
     assert grouping(1, 8, 256).items == 8
+    assert [grouping(rows, 8, 256).tile for rows in (1, 256, 257, 1024, 2048, 9000)] == [8, 8, 16, 32, 64, 64]
 
 
 def test_blocks_fit_and_cover_the_rows() -> None:
@@ -335,6 +343,11 @@ def test_blocks_fit_and_cover_the_rows() -> None:
                 assert plan.shared <= facts.shared_bytes
                 assert plan.team * plan.teams <= 8
                 assert plan.blocks * plan.teams * (16 if paired else 32) >= rows
+            for row_bytes, tile in ((64, 64), (256, 64), (256, 16)):
+                wide = wide_plan(rows, row_bytes, tile, paired, facts)
+                assert wide.shared <= facts.shared_bytes
+                assert wide.blocks * (64 if paired else 128) >= rows
+    assert wide_plan(512, 64, 64, True, FACTS).stages == 3
     official = narrow_plan(512, 2048, 64, True, large)
     assert (official.team, official.teams, official.blocks) == (4, 1, 32)
 
