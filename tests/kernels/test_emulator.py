@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -240,7 +242,7 @@ class TestLaunch:
 
     def test_too_much_shared_memory(self) -> None:
         call = _Call("sound/warps_alone.cu", torch.zeros(64))
-        call.shared = 100 * 1024 + 1
+        call.shared = 100 * 1024 - 255  # the kernel has 256 bytes of static shared memory
         with pytest.raises(EmulatorError, match=r"planted: .* the device has 102400"):
             call()
 
@@ -275,6 +277,18 @@ class TestLaunch:
             call.x += 1
             tape.run()
         assert call.out[0].item() == 210
+
+
+def test_other_processors_switch_by_ucontext() -> None:
+    test = f"{Path(__file__)}::test_check_mode_finds[deadlock-late]"
+    code = f"""
+import pytest
+from tests.kernels.emulator import recipes
+recipes._FLAGS += ("-DEMULATOR_UCONTEXT",)
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", {test!r}, {test.replace("deadlock", "no_wait")!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @dataclasses.dataclass(slots=True)

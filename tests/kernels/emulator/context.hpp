@@ -1,16 +1,16 @@
-// One fibre's registers, and the switch from one fibre to another.
+// One fibre's registers, and the switch from one fibre to another. EMULATOR_UCONTEXT: as on processors other than x86-64.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#if !defined(__x86_64__)
+#if !defined(__x86_64__) || defined(EMULATOR_UCONTEXT)
 #include <ucontext.h>
 #endif
 
 namespace emulator {
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(EMULATOR_UCONTEXT)
 
 struct Context {
     void* stack_pointer;
@@ -50,9 +50,6 @@ inline void prepare(Context& context, char*, char* end, void (*entry)()) {
 
 inline void change(Context& from, Context& to) { emulator_switch(&from.stack_pointer, to.stack_pointer); }
 
-/// The frame pointer of a fibre that rests.
-inline void* frame_of(const Context& context) { return static_cast<void**>(context.stack_pointer)[5]; }
-
 #else
 
 struct Context {
@@ -68,8 +65,6 @@ inline void prepare(Context& context, char* begin, char* end, void (*entry)()) {
 }
 
 inline void change(Context& from, Context& to) { swapcontext(&from.registers, &to.registers); }
-
-inline void* frame_of(const Context&) { return nullptr; }
 
 #endif
 

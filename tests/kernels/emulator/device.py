@@ -124,7 +124,7 @@ class Emulator(RecordingDevice):
             EmulatorError: the kernel, or the launch, is at fault.
         """
         module = self._module(source, how.macros)
-        _require_legal(kernel, how, module.most_threads[kernel], self._facts)
+        _require_legal(kernel, how, module, self._facts)
         legal = memory.ranges(keep) if self._check else []
         spec = _Spec(
             kernel=module.kernels[kernel],
@@ -157,15 +157,16 @@ class Emulator(RecordingDevice):
         return self._modules[key]
 
 
-def _require_legal(kernel: str, how: Launch, most_threads: int, facts: DeviceFacts) -> None:
+def _require_legal(kernel: str, how: Launch, module: Module, facts: DeviceFacts) -> None:
+    most_threads = module.most_threads[kernel]
     threads = how.block[0] * how.block[1] * how.block[2]
     sizes = zip((*how.grid, *how.block), (*_LARGEST_GRID, *_LARGEST_BLOCK), strict=True)
     if not 0 < threads <= min(most_threads, _MOST_THREADS):
         said = f"the kernel takes up to {most_threads} threads"
     elif not all(0 < size <= largest for size, largest in sizes):
         said = f"the largest are {_LARGEST_GRID} and {_LARGEST_BLOCK}"
-    elif how.shared > facts.shared_bytes:
-        said = f"the device has {facts.shared_bytes}"
+    elif how.shared + module.static_bytes > facts.shared_bytes:
+        said = f"with {module.static_bytes} bytes of its own; the device has {facts.shared_bytes}"
     else:
         return
     raise EmulatorError(f"{kernel}: grid {how.grid}, block {how.block}, {how.shared} bytes of shared memory: {said}")

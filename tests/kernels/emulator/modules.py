@@ -47,6 +47,11 @@ class Module:
     most_threads: Mapping[str, int]
     shared: Range
 
+    @property
+    def static_bytes(self) -> int:
+        """Static shared memory of the kernel, if it is alone; else nobody knows which has how much."""
+        return self.shared.end - self.shared.begin if len(self.kernels) == 1 else 0
+
 
 @cache
 def missing() -> str:

@@ -58,7 +58,7 @@ _CHECK_FLAGS = (
     "--param=tsan-instrument-func-entry-exit=0",
 )
 _LIBRARIES = ("-nodefaultlibs", "-lm", "-lc")
-_RUNTIME = ("runtime.cpp", "ready.cpp", "signals.cpp", "check.cpp", "order.cpp")
+_RUNTIME = tuple(f"{name}.cpp" for name in ("runtime", "ready", "warps", "faults", "signals", "check", "order"))
 
 
 @dataclass(frozen=True, slots=True)

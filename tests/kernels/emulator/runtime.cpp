@@ -4,7 +4,6 @@
 #include <link.h>
 #include <sys/mman.h>
 
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 
@@ -12,91 +11,6 @@ namespace emulator {
 
 State state;
 
-namespace {
-
-Range stack_of(const Fibre& fibre) {
-    const auto begin = reinterpret_cast<uintptr_t>(state.stacks) + fibre.rank * kStackBytes;
-    return {begin + kPageBytes, begin + kStackBytes};
-}
-
-/// The return addresses in the module, along the frame pointers.
-void walk(const Fibre& fibre, void* frame, uint64_t pc, Trace& trace) {
-    int count = 0;
-    const Range stack = stack_of(fibre);
-    if (pc && state.spec.module->text.has(pc)) trace.frames[count++] = pc + 1;
-    auto* at = static_cast<uintptr_t*>(frame);
-    while (count < kFrames && stack.has(reinterpret_cast<uintptr_t>(at), 16) && at[1]) {
-        if (state.spec.module->text.has(at[1])) trace.frames[count++] = at[1];
-        if (at[0] <= reinterpret_cast<uintptr_t>(at)) break;
-        at = reinterpret_cast<uintptr_t*>(at[0]);
-    }
-}
-
-bool same(const Group& a, const Group& b) {
-    return a.mask == b.mask && !std::memcmp(&a.trace, &b.trace, sizeof a.trace) && !std::strcmp(a.name, b.name);
-}
-
-void add_waiting(const Fibre& fibre, void* frame, Group* groups) {
-    Group mine{1, fibre.rank, fibre.meeting.mask, {}, {}};
-    std::snprintf(mine.name, sizeof mine.name, "%s", fibre.meeting.name);
-    walk(fibre, frame, 0, mine.trace);
-    for (int i = 0; i < kGroups; ++i) {
-        if (!groups[i].count) groups[i] = mine;
-        else if (same(groups[i], mine)) ++groups[i].count;
-        else continue;
-        return;
-    }
-}
-
-[[noreturn]] void leave() {
-    Context abandoned;
-    change(abandoned, state.main);
-    __builtin_unreachable();
-}
-
-}  // namespace
-
-void fail_at(void* frame, uint64_t pc, uint64_t other, const char* text) {
-    Fault& fault = *state.fault;
-    std::snprintf(fault.text, sizeof fault.text, "%s", text);
-    const Fibre* fibre = state.current;
-    fault.other = other;
-    fault.placed = true;
-    const uint3 block = state.block, thread = fibre->index;
-    const uint32_t where[2][3] = {{block.x, block.y, block.z}, {thread.x, thread.y, thread.z}};
-    std::memcpy(fault.block, where[0], sizeof fault.block);
-    std::memcpy(fault.thread, where[1], sizeof fault.thread);
-    walk(*fibre, frame, pc, fault.trace);
-    leave();
-}
-
-void fail(const char* format, ...) {
-    char text[sizeof state.fault->text];
-    va_list list;
-    va_start(list, format);
-    std::vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    fail_at(__builtin_frame_address(0), 0, 0, text);
-}
-
-void fail_among_waiting(const char* format, ...) {
-    for (unsigned rank = 0; rank < state.threads; ++rank) {
-        const Fibre& fibre = state.fibres[rank];
-        if (fibre.exited || fibre.wait == Wait::kNothing) continue;
-        void* frame = &fibre == state.current ? __builtin_frame_address(0) : frame_of(fibre.context);
-        add_waiting(fibre, frame, state.fault->waiting);
-    }
-    char text[sizeof state.fault->text];
-    va_list list;
-    va_start(list, format);
-    std::vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    fail_at(__builtin_frame_address(0), 0, 0, text);
-}
-
-namespace {
-
-/// Let others run until somebody makes this fibre ready. With nobody left: back to the launch.
 void rest() {
     Fibre* me = state.current;
     Fibre* next = take_ready();
@@ -105,11 +19,14 @@ void rest() {
         leave();
     }
     if (next != me) {
+        me->frame = __builtin_frame_address(0);
         state.current = next;
         change(me->context, next->context);
     }
     if (state.expired) fail("time limit: the launch ran for more than %g seconds", state.spec.seconds);
 }
+
+namespace {
 
 void land(Fibre& fibre, uint32_t groups) {
     size_t kept = 0;
@@ -142,71 +59,6 @@ void fibre_main() {
     state.spec.kernel(state.spec.args);
     leave_block();
     rest();
-}
-
-bool same_text(const char* a, const char* b) { return a == b || !std::strcmp(a, b); }
-
-bool same_place(const Meeting& a, const Meeting& b) {
-    return a.line == b.line && same_text(a.file, b.file) && same_text(a.name, b.name);
-}
-
-bool same_meeting(const Meeting& a, const Meeting& b) {
-    return a.mask == b.mask && a.bytes == b.bytes && same_place(a, b);
-}
-
-Fibre& of_warp(unsigned warp, unsigned lane) { return state.fibres[warp * kLanes + lane]; }
-
-void check_mask(const Fibre& me, const Warp& warp, const Meeting& meeting) {
-    const unsigned mask = meeting.mask;
-    if (!(mask >> me.lane & 1)) fail("%s: mask 0x%08x lacks the lane that calls", meeting.name, mask);
-    if (mask & ~warp.present)
-        fail("%s: mask 0x%08x names lane %d, which the block does not have", meeting.name, mask,
-             __builtin_ctz(mask & ~warp.present));
-    if (mask & warp.exited)
-        fail("%s: mask 0x%08x names lane %d, which has exited", meeting.name, mask, __builtin_ctz(mask & warp.exited));
-}
-
-/// Fails where a lane of the mask waits for me elsewhere: neither can ever go on.
-void check_others(const Fibre& me, const Warp& warp, const Meeting& meeting) {
-    for (unsigned left = warp.waiting & meeting.mask; left; left &= left - 1) {
-        const Fibre& other = of_warp(me.warp, static_cast<unsigned>(__builtin_ctz(left)));
-        if (same_meeting(other.meeting, meeting)) {
-            if ((warp.waiting & meeting.mask) != meeting.mask) return;
-        } else if (other.meeting.mask >> me.lane & 1) {
-            fail_among_waiting("lanes of one warp at different places: %s for lanes 0x%08x", meeting.name, meeting.mask);
-        }
-    }
-}
-
-bool complete(const Fibre& me, const Warp& warp) {
-    if ((warp.waiting & me.meeting.mask) != me.meeting.mask) return false;
-    for (unsigned left = me.meeting.mask; left; left &= left - 1)
-        if (!same_meeting(of_warp(me.warp, static_cast<unsigned>(__builtin_ctz(left))).meeting, me.meeting)) return false;
-    return true;
-}
-
-char* published(unsigned warp, unsigned buffer) {
-    return state.payloads + (warp * kBuffers + buffer) * kLanes * EMULATOR_PAYLOAD_BYTES;
-}
-
-/// Hands everybody's payload to all, in a buffer that nobody reads any more, and lets the others go on. Who brings
-/// nothing is at a barrier.
-void publish(const Fibre& me, Warp& warp) {
-    const unsigned mask = me.meeting.mask, bytes = me.meeting.bytes;
-    if (state.spec.check && !bytes) check_warp_barrier(me.warp, mask);
-    unsigned buffer = 0;
-    while (warp.readers[buffer]) ++buffer;
-    warp.readers[buffer] = mask;
-    warp.waiting &= ~mask;
-    char* slots = published(me.warp, buffer);
-    for (unsigned left = mask; left; left &= left - 1) {
-        const auto lane = static_cast<unsigned>(__builtin_ctz(left));
-        Fibre& fibre = of_warp(me.warp, lane);
-        std::memcpy(slots + lane * bytes, fibre.payload, bytes);
-        fibre.buffer = buffer;
-        fibre.wait = Wait::kNothing;
-        if (&fibre != &me) make_ready(fibre);
-    }
 }
 
 void run_block() {
@@ -302,32 +154,6 @@ EMULATOR_EXPORT uint3 emulator_block_shape() {
 EMULATOR_EXPORT uint3 emulator_grid_shape() { return {state.spec.grid[0], state.spec.grid[1], state.spec.grid[2]}; }
 EMULATOR_EXPORT unsigned emulator_lane() { return state.current->lane; }
 EMULATOR_EXPORT void* emulator_dynamic_shared() { return state.dynamic; }
-
-EMULATOR_EXPORT const void* emulator_warp_arrive(const void* payload, unsigned bytes, unsigned mask, const char* name,
-                                                 const char* file, int line) {
-    Fibre& me = *state.current;
-    Warp& warp = state.warp[me.warp];
-    me.meeting = {name, file, line, mask, bytes};
-    me.payload = payload;
-    warp.readers[me.buffer] &= ~(1u << me.lane);
-    check_mask(me, warp, me.meeting);
-    check_others(me, warp, me.meeting);
-    warp.waiting |= 1u << me.lane;
-    me.wait = Wait::kWarp;
-    if (complete(me, warp))
-        publish(me, warp);
-    else
-        rest();
-    return published(me.warp, me.buffer);
-}
-
-EMULATOR_EXPORT void emulator_absent_lane(unsigned lane, const char* name) {
-    fail("%s: takes the value of lane %u, which is not in its mask", name, lane);
-}
-
-EMULATOR_EXPORT void emulator_sync_warp(unsigned mask, const char* file, int line) {
-    emulator_warp_arrive(nullptr, 0, mask, "__syncwarp", file, line);
-}
 
 EMULATOR_EXPORT int emulator_sync_threads(int predicate, const char* name, const char* file, int line) {
     Fibre& me = *state.current;

@@ -88,6 +88,7 @@ enum class Wait : uint8_t { kNothing, kWarp, kBlock };
 
 struct Fibre {
     Context context;
+    void* frame;  // frame pointer, while it rests
     uint32_t rank, lane, warp;
     uint3 index;
     Wait wait;
@@ -142,6 +143,15 @@ inline uint64_t next_random() {  // xorshift64*
 
 /// The same at another place: `frame` and `pc` as a signal found them; `other`: a return address of somebody else.
 [[noreturn]] void fail_at(void* frame, uint64_t pc, uint64_t other, const char* text);
+
+/// Back to the launch, for good.
+[[noreturn]] void leave();
+
+/// Let others run until somebody makes this fibre ready. With nobody left: back to the launch.
+void rest();
+
+/// Whether threads that meet say the same thing at the same line.
+bool same_place(const Meeting& a, const Meeting& b);
 
 /// Ready fibres, in the order that the launch asks for.
 void ready_clear();
