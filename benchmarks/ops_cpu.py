@@ -2,8 +2,8 @@
 
 Both limits are measured in the same run, with the same threads. Every op runs on memory that no cache holds.
 
-    python benchmarks/ops_cpu.py [--ops linear,attention,recurrence,choice] [--geometry 0.8b] [--threads 2]
-        [--tokens 1,8,64] [--formats bf16,q8,q4,q4-a8] [--seconds 0.5]
+    python benchmarks/ops_cpu.py [--ops linear,attention,recurrence,choice,rowwise,experts] [--geometry 0.8b]
+        [--threads 2] [--tokens 1,8,64] [--formats bf16,q8,q4,q4-a8] [--seconds 0.5]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import time
 
 import torch
-from ops import FAMILIES, GEOMETRIES, Work
+from ops import FAMILIES, GEOMETRIES, Setting, Work
 from ops.machine import Machine, measure
 
 
@@ -49,8 +49,9 @@ def main() -> None:
     print(f"{options.threads} threads: {machine.bandwidth / 1e9:.1f} GB/s read, {machine.peak / 1e9:.0f} GFLOP/s")
     print(f"{'op':16} {'shape':40} {'us':>10} {'GB/s':>7} {'GFLOP/s':>8} {'floor us':>10} {'floor':>6}")
     tokens = [int(count) for count in options.tokens.split(",")]
+    setting = Setting(GEOMETRIES[options.geometry], tokens, options.formats.split(","))
     for name in options.ops.split(","):
-        for work in FAMILIES[name](GEOMETRIES[options.geometry], tokens, options.formats.split(",")):
+        for work in FAMILIES[name](setting):
             print(line(work, best_time(work, options.seconds), machine), flush=True)
 
 

@@ -1,50 +1,48 @@
-"""paged_attention: one request's decode step at depths, and the reading of a prompt."""
+"""paged_attention: decode steps at depths, and the reading of a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
 from ninfer.kernels import paged_attention
 from ninfer.kernels.kv_cache import PAGE_TOKENS, KvCodec, KvPool, make_kv_pool
-from ninfer.kernels.segments import Segments
-from ops.geometry import Geometry
-from ops.work import Work
+from ops.work import MOST_ROWS, Setting, Work
 
 _DEPTHS = (512, 4096)
 _CODECS = (KvCodec.BF16, KvCodec.INT8)
-_COLD_BYTES = 96 << 20
 
 
-def works(shape: Geometry, tokens: Sequence[int], formats: Sequence[str]) -> Iterator[Work]:
-    """One token after each depth in each codec, then prompts of more than 8 `tokens` from their beginning."""
-    for codec in _CODECS:
-        for depth in _DEPTHS:
-            yield _work(shape, codec, 1, depth)
-    for count in tokens:
-        if count > 8:
-            yield _work(shape, KvCodec.BF16, count, 0)
+def works(setting: Setting) -> Iterator[Work]:
+    """Rows of one token after each depth in each codec; prompts from their beginning."""
+    for count in setting.tokens:
+        if count > MOST_ROWS:
+            yield _work(setting, KvCodec.BF16, count, 0)
+            continue
+        for codec in _CODECS:
+            for depth in _DEPTHS:
+                yield _work(setting, codec, count, depth)
 
 
-def _work(shape: Geometry, codec: KvCodec, count: int, depth: int) -> Work:
-    pages = -(-(depth + count) // PAGE_TOKENS)
+def _work(setting: Setting, codec: KvCodec, count: int, depth: int) -> Work:
+    shape, segments = setting.geometry, setting.segments(count, depth)
+    pages = -(-(depth + segments.counts[0]) // PAGE_TOKENS)
     q = torch.randn(count, shape.query_heads, shape.head_dim)
-    out, tables = torch.empty_like(q), torch.arange(pages, dtype=torch.int32).view(1, -1)
-    first = _pool(codec, pages, shape)
-    nbytes = pages * first.bytes_per_page
-    pools = [first, *(_pool(codec, pages, shape) for _ in range(min(_COLD_BYTES // nbytes, 64)))]
-    segments, scale = Segments((count,), (depth,)), shape.head_dim**-0.5
+    tables = torch.arange(segments.batch * pages, dtype=torch.int32).view(segments.batch, pages)
+    out, scale, first = torch.empty_like(q), shape.head_dim**-0.5, _pool(setting, codec, tables.numel())
+    nbytes = tables.numel() * first.bytes_per_page
+    pools = [first, *(_pool(setting, codec, tables.numel()) for _ in range(min(setting.cold_bytes // nbytes, 64)))]
     calls = tuple(partial(paged_attention, q, pool, tables, segments, scale, out) for pool in pools)
-    pairs = count * depth + count * (count + 1) // 2  # of a query and a key that it sees
-    flops = 4 * pairs * shape.query_heads * shape.head_dim
+    seen = sum(n * depth + n * (n + 1) // 2 for n in segments.counts)  # pairs of a query and a key
+    flops = 4 * seen * shape.query_heads * shape.head_dim
     return Work("paged_attention", f"{codec.value} {count} after {depth}", calls, nbytes + 8 * q.numel(), flops)
 
 
-def _pool(codec: KvCodec, pages: int, shape: Geometry) -> KvPool:
+def _pool(setting: Setting, codec: KvCodec, pages: int) -> KvPool:
     """Small values: scales of about 1/100, codes of any kind."""
-    pool = make_kv_pool(codec, pages, shape.key_heads, shape.head_dim)
+    pool = make_kv_pool(codec, pages, setting.geometry.key_heads, setting.geometry.head_dim, setting.placement)
     for plane in (pool.keys, pool.values):
         if plane.codes.is_floating_point():
             plane.codes.normal_()

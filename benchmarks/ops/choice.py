@@ -1,16 +1,16 @@
-"""sample over the vocabulary, and rmsnorm."""
+"""What is done with logits over the vocabulary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
-from ninfer.kernels import rmsnorm, sample
+from ninfer.kernels import log_softmax_gather, sample
 from ninfer.kernels.sampling import SamplingBatch, SamplingRow
 from ops.geometry import Geometry
-from ops.work import Work
+from ops.work import MOST_ROWS, Setting, Work
 
 _ROWS = {
     "greedy": SamplingRow(temperature=0.0),
@@ -19,19 +19,23 @@ _ROWS = {
 }
 
 
-def works(shape: Geometry, tokens: Sequence[int], formats: Sequence[str]) -> Iterator[Work]:
-    """Up to 8 `tokens` are rows that choose a token."""
-    for count in tokens:
-        x, weight = torch.randn(count, shape.hidden), torch.randn(shape.hidden)
-        call = partial(rmsnorm, x, weight, 1e-6, True, torch.empty_like(x))
-        yield Work("rmsnorm", f"{count} x {shape.hidden}", (call,), 2 * x.nbytes, 4 * x.numel())
-        if count <= 8:
+def works(setting: Setting) -> Iterator[Work]:
+    """One token for each row of logits, and the log-probabilities of given ones."""
+    for count in setting.tokens:
+        if count <= MOST_ROWS:
             for name, row in _ROWS.items():
-                yield _sample(shape, count, name, row)
+                yield _sample(setting.geometry, count, name, row)
+            yield _gather(setting.geometry, count)
 
 
 def _sample(shape: Geometry, count: int, name: str, row: SamplingRow) -> Work:
     logits, out = torch.randn(count, shape.vocabulary) * 3, torch.empty(count, dtype=torch.int64)
     batch = SamplingBatch((row,) * count, tuple(range(count)))
     call = partial(sample, logits, batch, out)
-    return Work("sample", f"{name}, {count} x {shape.vocabulary}", (call,), logits.nbytes)
+    return Work("sample", f"{name}, {count} x {shape.vocabulary}", (call,), logits.nbytes, launches_only=False)
+
+
+def _gather(shape: Geometry, count: int) -> Work:
+    logits, targets = torch.randn(count, shape.vocabulary), torch.arange(count)
+    call = partial(log_softmax_gather, logits, targets, torch.empty(count))
+    return Work("log_softmax_gather", f"{count} x {shape.vocabulary}", (call,), logits.nbytes)

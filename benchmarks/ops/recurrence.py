@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -11,16 +11,17 @@ from ninfer.kernels import conv_silu, gdn
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import StateSlots
 from ops.geometry import Geometry
-from ops.work import Work
+from ops.work import Setting, Work
 
 _TAPS = 4
 _COPIES = 32
 
 
-def works(shape: Geometry, tokens: Sequence[int], formats: Sequence[str]) -> Iterator[Work]:
-    """Up to 8 `tokens` are rows of one token each; more are one row."""
-    for count in tokens:
-        segments = Segments((1,) * count, (0,) * count) if count <= 8 else Segments((count,), (0,))
+def works(setting: Setting) -> Iterator[Work]:
+    """Both at each number of tokens."""
+    shape = setting.geometry
+    for count in setting.tokens:
+        segments = setting.segments(count)
         yield _gdn(shape, segments)
         yield _conv(shape, segments)
 

@@ -66,8 +66,8 @@ class ReadBandwidth:
 def warm_page_cache(*files: Path) -> None:
     """Bring files into memory as a program that maps them would, so that neither program meets a cold disk.
 
-    What an earlier write left there goes first. Both programs' files then lie in huge pages, where the system has them for
-    files; otherwise whoever wrote a file would decide how fast its reader is.
+    What an earlier write left there goes first. Both programs' files then lie in huge pages, where the system has them
+    for files; otherwise whoever wrote a file would decide how fast its reader is.
     """
     for path in files:
         with path.open("rb") as file:

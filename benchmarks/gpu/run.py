@@ -1,0 +1,157 @@
+"""One GPU, one command: what it is, whether every kernel is right on it, and how far each is from its floor.
+
+    python benchmarks/gpu/run.py [--seconds 420] [--json FILE] [--parts facts,checks,kernels,models] [--emulate]
+
+Needs torch with CUDA, CuPy, NumPy and CUDA's headers and NVRTC (the extra `cuda` brings all of them); the project need
+not be installed. Prints tables for RESULTS.md. What the seconds do not allow is named as left out. `--emulate` runs all
+of it at tiny shapes on the emulator that the tests use, where times mean nothing: it shows that this script works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+_BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(_BENCHMARKS), str(_BENCHMARKS.parent)]
+
+from ops import GEOMETRIES, Experts, Geometry  # noqa: E402
+
+from gpu import checks, facts, kernels, model  # noqa: E402
+from gpu.budget import Budget  # noqa: E402
+from gpu.checks import Outcome, Sizes  # noqa: E402
+from gpu.kernels import Timed  # noqa: E402
+from gpu.model import Run  # noqa: E402
+from ninfer.errors import CudaError  # noqa: E402
+from ninfer.kernels import jit  # noqa: E402
+from ninfer.kernels.placement import Cuda, choose  # noqa: E402
+
+_PARTS = ("facts", "checks", "kernels", "models")
+_TINY = Geometry(256, 384, 700, 4, 2, 64, 32, 1, 2, 32, Experts(8, 2, 64))
+
+
+@contextmanager
+def device(emulate: bool) -> Iterator[Cuda]:
+    """The GPU, or an emulation of one.
+
+    Raises:
+        CudaError: there is no usable GPU; saying what to install.
+    """
+    if not emulate:
+        yield _chosen()
+        return
+    from tests.kernels.emulator import Emulator
+
+    with jit.using(Emulator(mode="fast")):
+        yield _chosen()
+
+
+def _chosen() -> Cuda:
+    placement = choose("cuda")
+    assert isinstance(placement, Cuda)
+    return placement
+
+
+def sizes(placement: Cuda, emulate: bool) -> Sequence[Sizes]:
+    """What is checked: both official models, the smaller one's experts included."""
+    if emulate:
+        return (Sizes(_TINY, placement, 32, (1, 3, 17), 65, 130),)
+    dense, moe = GEOMETRIES["27b"], GEOMETRIES["35b-a3b"]
+    few = replace(moe, experts=Experts(32, 8, 512))  # of the official size, as many as a host's oracle can decode
+    return (
+        Sizes(dense, placement, 512, (1, 4, 8, 64, 130, 512), 130, 4096),
+        Sizes(few, placement, 256, (1, 8, 130), 130, 1000),
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """All parts that were asked for; 1 if a kernel is wrong."""
+    budget, parts = Budget(options.seconds), options.parts.split(",")
+    with device(options.emulate) as placement:
+        found = facts.measure(options.emulate)
+        print(f"{found.name}, sm_{found.arch}, {found.multiprocessors} multiprocessors, torch {found.torch}")
+        print(
+            f"copies {found.bandwidth / 1e12:.3f} TB/s, multiplies bf16 at {found.peak / 1e12:.0f} TFLOP/s\n",
+            flush=True,
+        )
+        outcomes = list(_checked(placement, options.emulate, budget)) if "checks" in parts else []
+        timed = list(_timed(placement, found, budget, options.emulate)) if "kernels" in parts else []
+        runs = list(_ran(placement, found, budget, options.emulate)) if "models" in parts else []
+    if budget.left_out:
+        print(f"\nleft out for want of time: {'; '.join(budget.left_out)}")
+    print(f"\n{budget.used:.0f} s in all")
+    if options.json:
+        _write(options.json, {"facts": asdict(found), "emulated": options.emulate}, outcomes, timed, runs, budget)
+    return int(not all(outcome.passed for outcome in outcomes))
+
+
+def _checked(placement: Cuda, emulate: bool, budget: Budget) -> Iterator[Outcome]:
+    passed = 0
+    for each in sizes(placement, emulate):
+        if not budget.allows(f"checks at {each.geometry.hidden}", 0.4):
+            continue
+        for outcome in checks.run_checks(each):
+            passed += outcome.passed
+            if not outcome.passed:
+                print(f"WRONG: {outcome.op} {outcome.shape}: {outcome.worst:.2f} times what is allowed", flush=True)
+            yield outcome
+    print(f"{passed} results are within their tolerance\n", flush=True)
+
+
+def _timed(placement: Cuda, found: facts.Facts, budget: Budget, emulate: bool) -> Iterator[Timed]:
+    print("| geometry | op | shape | µs | of floor | GB/s | TFLOP/s |\n|---|---|---|---:|---:|---:|---:|")
+    for it in kernels.time_kernels(placement, found, budget, emulate):
+        rates = f"{it.nbytes / it.seconds / 1e9:.0f} | {it.flops / it.seconds / 1e12:.1f}"
+        share = f"{it.seconds * 1e6:.1f} | {it.floor / it.seconds:.0%}"
+        print(f"| {it.geometry} | {it.op} | {it.shape} | {share} | {rates} |", flush=True)
+        yield it
+    print()
+
+
+def _ran(placement: Cuda, found: facts.Facts, budget: Budget, emulate: bool) -> Iterator[Run]:
+    print("| model | work | graph | tokens/s | ms | of floor |\n|---|---|---|---:|---:|---:|")
+    for it in model.time_models(placement, found, budget, emulate):
+        graph = "yes" if it.graph else "no"
+        took = f"{it.seconds * 1e3:.2f} | {it.floor / it.seconds:.0%}"
+        print(f"| {it.model} | {it.work} | {graph} | {it.tokens_per_second:.1f} | {took} |", flush=True)
+        yield it
+
+
+def _write(
+    path: Path,
+    head: dict[str, Any],
+    outcomes: Sequence[Outcome],
+    timed: Sequence[Timed],
+    runs: Sequence[Run],
+    budget: Budget,
+) -> None:
+    found = {"checks": outcomes, "kernels": timed, "models": runs}
+    tables = {name: [asdict(row) for row in rows] for name, rows in found.items()}
+    whole = head | tables | {"left_out": budget.left_out, "seconds": round(budget.used)}
+    path.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=420, help="no part is begun after so many; %(default)s")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures")
+    parser.add_argument("--parts", default=",".join(_PARTS), help="of %(default)s")
+    parser.add_argument("--emulate", action="store_true", help="tiny shapes on the tests' emulator")
+    options = parser.parse_args()
+    if unknown := set(options.parts.split(",")) - set(_PARTS):
+        parser.error(f"--parts: unknown: {', '.join(sorted(unknown))}; known: {', '.join(_PARTS)}")
+    try:
+        return run(options)
+    except CudaError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
