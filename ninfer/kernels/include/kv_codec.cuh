@@ -100,21 +100,4 @@ NINFER_DEVICE void e2m1x8_to_bf16(u32 codes, u32 (&out)[4]) {
     }
 }
 
-// Column `column` of the row at `place`, as decode gives it.
-NINFER_DEVICE float kv_decode_one(const KvPlane& plane, i64 place, int column) {
-    const u8* codes = plane.codes + place * plane.code_bytes;
-    const u8* scales = plane.scales + place * plane.scale_bytes;
-    if (plane.format == kRowFp32) return reinterpret_cast<const float*>(codes)[column];
-    if (plane.format == kRowBf16) return bf16_to_float(reinterpret_cast<const u16*>(codes)[column]);
-    if (plane.format == kRowInt8) {
-        const u16 scale = reinterpret_cast<const u16*>(scales)[column / kKvInt8Group];
-        return static_cast<float>(static_cast<i8>(codes[column])) * half_to_float(scale);
-    }
-    if (plane.format == kRowFp8) {
-        return e4m3_to_float(codes[column]) * bf16_to_float(*reinterpret_cast<const u16*>(scales));
-    }
-    const float code = e2m1_to_float(codes[column / 2] >> 4 * (column % 2));
-    return code * kv_nvfp4_scale_value(scales[column / kKvNvfp4Group]);
-}
-
 }  // namespace ninfer

@@ -14,8 +14,6 @@ NINFER_DEVICE u16 load2(const void* from) { return *static_cast<const u16*>(from
 NINFER_DEVICE u32 load4(const void* from) { return *static_cast<const u32*>(from); }
 NINFER_DEVICE uint2 load8(const void* from) { return *static_cast<const uint2*>(from); }
 NINFER_DEVICE uint4 load16(const void* from) { return *static_cast<const uint4*>(from); }
-NINFER_DEVICE u32 load_streaming4(const void* from) { return load4(from); }
-NINFER_DEVICE uint2 load_streaming8(const void* from) { return load8(from); }
 NINFER_DEVICE uint4 load_streaming16(const void* from) { return load16(from); }
 
 NINFER_DEVICE void cp_async16(void* shared, const void* global) {
@@ -23,9 +21,6 @@ NINFER_DEVICE void cp_async16(void* shared, const void* global) {
 }
 NINFER_DEVICE void cp_async16_zfill(void* shared, const void* global, bool valid) {
     ::emulator::cp_async(::emulator::here(), shared, global, 16, valid ? 16 : 0);
-}
-NINFER_DEVICE void cp_async4_zfill(void* shared, const void* global, bool valid) {
-    ::emulator::cp_async(::emulator::here(), shared, global, 4, valid ? 4 : 0);
 }
 NINFER_DEVICE void cp_async_commit() { ::emulator::cp_async_commit(::emulator::here()); }
 template <int N>
@@ -41,18 +36,6 @@ NINFER_DEVICE uint2 load8(const void* from) { return __ldg(static_cast<const uin
 NINFER_DEVICE uint4 load16(const void* from) { return __ldg(static_cast<const uint4*>(from)); }
 
 // For what is read once, such as weights: it does not displace what L1 holds.
-NINFER_DEVICE u32 load_streaming4(const void* from) {
-    u32 v;
-    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(__cvta_generic_to_global(from)));
-    return v;
-}
-NINFER_DEVICE uint2 load_streaming8(const void* from) {
-    uint2 v;
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-        : "=r"(v.x), "=r"(v.y)
-        : "l"(__cvta_generic_to_global(from)));
-    return v;
-}
 NINFER_DEVICE uint4 load_streaming16(const void* from) {
     uint4 v;
     asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -76,11 +59,6 @@ NINFER_DEVICE void cp_async16_zfill(void* shared, const void* global, bool valid
                  "l"(__cvta_generic_to_global(global)), "r"(valid ? 16 : 0)
                  : "memory");
 }
-NINFER_DEVICE void cp_async4_zfill(void* shared, const void* global, bool valid) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)),
-                 "l"(__cvta_generic_to_global(global)), "r"(valid ? 4 : 0)
-                 : "memory");
-}
 // Close the group of copies that this thread began since the last call; it may be empty.
 NINFER_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Wait until at most this thread's N newest groups are on their way.
@@ -97,6 +75,14 @@ NINFER_DEVICE uint4 read16(const void* from) { return *static_cast<const uint4*>
 NINFER_DEVICE void store4(void* to, u32 value) { *static_cast<u32*>(to) = value; }
 NINFER_DEVICE void store8(void* to, uint2 value) { *static_cast<uint2*>(to) = value; }
 NINFER_DEVICE void store16(void* to, uint4 value) { *static_cast<uint4*>(to) = value; }
+
+// The words of 16 bytes as an array.
+NINFER_DEVICE void put(u32 (&to)[4], uint4 from) {
+    to[0] = from.x;
+    to[1] = from.y;
+    to[2] = from.z;
+    to[3] = from.w;
+}
 
 // Four floats at once.
 NINFER_DEVICE float4 load_float4(const float* from) { return bits_as<float4>(load16(from)); }

@@ -54,7 +54,6 @@ NINFER_DEVICE void ldmatrix(u32 (&r)[COUNT], const void* shared_row) {
 NINFER_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* shared_row) { ldmatrix<4, false>(r, shared_row); }
 NINFER_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* shared_row) { ldmatrix<4, true>(r, shared_row); }
 NINFER_DEVICE void ldmatrix_x2(u32 (&r)[2], const void* shared_row) { ldmatrix<2, false>(r, shared_row); }
-NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row) { ldmatrix<2, true>(r, shared_row); }
 
 // The numbers in a word of 32 bits.
 struct Bf16Word {
@@ -149,12 +148,6 @@ NINFER_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* shared_row) {
 // Two matrices; the addresses of lanes 16 to 31 are not used.
 NINFER_DEVICE void ldmatrix_x2(u32 (&r)[2], const void* shared_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(shared_address(shared_row))
-                 : "memory");
-}
-NINFER_DEVICE void ldmatrix_x2_trans(u32 (&r)[2], const void* shared_row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                  : "=r"(r[0]), "=r"(r[1])
                  : "r"(shared_address(shared_row))
                  : "memory");

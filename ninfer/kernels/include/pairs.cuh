@@ -144,14 +144,4 @@ NINFER_DEVICE void fp32_pairs(const float (&values)[8], u32 (&out)[4]) {
     for (int i = 0; i < 4; ++i) out[i] = pack_bf16(values[i], values[i + 4]);
 }
 
-// Back to numbers in order.
-NINFER_DEVICE void unpair(const u32 (&pairs)[4], float (&out)[8]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float2 two = unpack_bf16(pairs[i]);
-        out[i] = two.x;
-        out[i + 4] = two.y;
-    }
-}
-
 }  // namespace ninfer

@@ -62,6 +62,5 @@ NINFER_DEVICE To bits_as(const From& from) {
 }
 
 NINFER_DEVICE constexpr i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
-NINFER_DEVICE constexpr i64 align_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
 
 }  // namespace ninfer

@@ -31,9 +31,6 @@ NINFER_DEVICE T shuffle_up(T value, int distance) {
 // Bit i is lane i's vote.
 NINFER_DEVICE u32 warp_ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
 
-NINFER_DEVICE bool warp_any(bool vote) { return warp_ballot(vote) != 0; }
-NINFER_DEVICE bool warp_all(bool vote) { return warp_ballot(vote) == 0xffffffffu; }
-
 // ---- reductions -----------------------------------------------------------------------------------------
 
 // The sum over the warp, in every lane: partners 16, 8, 4, 2, 1 lanes away, in this order. T: float, double, integers.

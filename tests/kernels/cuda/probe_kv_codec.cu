@@ -67,12 +67,29 @@ NINFER_DEVICE void encode_row(const Args& args, i64 place) {
     }
 }
 
+// Column `column` of the row at `place`.
+NINFER_DEVICE float decode_one(const KvPlane& plane, i64 place, int column) {
+    const u8* codes = plane.codes + place * plane.code_bytes;
+    const u8* scales = plane.scales + place * plane.scale_bytes;
+    if (plane.format == kRowFp32) return reinterpret_cast<const float*>(codes)[column];
+    if (plane.format == kRowBf16) return bf16_to_float(reinterpret_cast<const u16*>(codes)[column]);
+    if (plane.format == kRowInt8) {
+        const u16 scale = reinterpret_cast<const u16*>(scales)[column / kKvInt8Group];
+        return static_cast<float>(static_cast<i8>(codes[column])) * half_to_float(scale);
+    }
+    if (plane.format == kRowFp8) {
+        return e4m3_to_float(codes[column]) * bf16_to_float(*reinterpret_cast<const u16*>(scales));
+    }
+    const float code = e2m1_to_float(codes[column / 2] >> 4 * (column % 2));
+    return code * kv_nvfp4_scale_value(scales[column / kKvNvfp4Group]);
+}
+
 NINFER_KERNEL(probe_kv_codec, Args, 64, 1) {
     const i64 place = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (place < args.count) {
         encode_row(args, place);
         for (int i = 0; i < static_cast<int>(args.dim); ++i) {
-            args.decoded[place * args.dim + i] = kv_decode_one(args.plane, place, i);
+            args.decoded[place * args.dim + i] = decode_one(args.plane, place, i);
         }
     }
 }

@@ -39,14 +39,7 @@ NINFER_KERNEL(probe_ldmatrix_x2, MatrixArgs, 32) {
     ldmatrix_x2(r, row_in_shared(args, tile));
     put(args, r);
 }
-NINFER_KERNEL(probe_ldmatrix_x2_trans, MatrixArgs, 32) {
-    NINFER_DYNAMIC_SHARED(u8, tile);
-    u32 r[2];
-    ldmatrix_x2_trans(r, row_in_shared(args, tile));
-    put(args, r);
-}
-
-// Each of 64 threads copies 16 bytes (4 with cp_async4) of `in` to shared memory, where `valid`, and hands them on.
+// Each of 64 threads copies 16 bytes of `in` to shared memory, where `valid`, then 16 more, and hands them on.
 struct CopyArgs {
     const u8* in;
     const i32* valid;  // [64]
@@ -59,7 +52,6 @@ NINFER_KERNEL(probe_cp_async, CopyArgs, 64) {
     cp_async16_zfill(shared + 16 * i, args.in + 16 * i, args.valid[i] != 0);
     cp_async_commit();
     cp_async16(shared + 1024 + 16 * i, args.in + 1024 + 16 * i);
-    cp_async4_zfill(shared + 2048 + 4 * i, args.in + 2048 + 4 * i, args.valid[i] != 0);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
@@ -67,7 +59,6 @@ NINFER_KERNEL(probe_cp_async, CopyArgs, 64) {
     cp_async_wait<0>();
     __syncthreads();
     store16(args.out + 1024 + 16 * i, read16(shared + 1024 + 16 * other));
-    store4(args.out + 2048 + 4 * i, read4(shared + 2048 + 4 * other));
 }
 
 // What shared memory holds while a copy to it is on its way.
@@ -94,9 +85,11 @@ NINFER_KERNEL(probe_loads, CopyArgs, 32) {
     const float4 four = load_float4(reinterpret_cast<const float*>(in) + 4 * i);
     store_float4(reinterpret_cast<float*>(args.out + 1536 + 16 * i), four);
     store8(args.out + 2048 + 8 * i, load8(in + 8 * i));
-    store8(args.out + 2304 + 8 * i, load_streaming8(in + 8 * i));
-    store8(args.out + 2560 + 8 * i, read8(in + 8 * i));
-    store4(args.out + 2816 + 4 * i, load4(in + 4 * i));
-    store4(args.out + 2944 + 4 * i, load_streaming4(in + 4 * i));
-    store4(args.out + 3072 + 4 * i, load2(in + 2 * i));
+    store8(args.out + 2304 + 8 * i, read8(in + 8 * i));
+    store4(args.out + 2560 + 4 * i, load4(in + 4 * i));
+    store4(args.out + 2688 + 4 * i, read4(in + 4 * i));
+    store4(args.out + 2816 + 4 * i, load2(in + 2 * i));
+    u32 words[4];
+    put(words, load16(in + 16 * i));
+    for (int j = 0; j < 4; ++j) store4(args.out + 2944 + 16 * i + 4 * j, words[j]);
 }

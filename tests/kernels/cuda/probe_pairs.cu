@@ -1,4 +1,5 @@
-// Every code of the packed formats through pairs.cuh: thread i takes word i of `in`.
+// Words of packed codes through pairs.cuh and kv_codec.cuh. Thread i takes the i-th of `in`, or the i-th few; where a
+// function asks for a part of a word, the other bits are random: it must not look at them.
 #include "ninfer.cuh"
 
 using namespace ninfer;
@@ -11,11 +12,13 @@ struct Args {
 
 NINFER_DEVICE i64 thread() { return static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
-NINFER_DEVICE void put(const Args& args, const u32 (&pairs)[4]) {
-    float values[8];
-    unpair(pairs, values);
-    store_float4(args.out + 8 * thread(), make_float4(values[0], values[1], values[2], values[3]));
-    store_float4(args.out + 8 * thread() + 4, make_float4(values[4], values[5], values[6], values[7]));
+NINFER_DEVICE void put_pairs(const Args& args, const u32 (&pairs)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float2 two = unpack_bf16(pairs[i]);
+        args.out[8 * thread() + i] = two.x;
+        args.out[8 * thread() + i + 4] = two.y;
+    }
 }
 
 template <int WORDS>
@@ -28,26 +31,45 @@ NINFER_DEVICE void put_in_order(const Args& args, const u32 (&words)[WORDS]) {
     }
 }
 
-// All bits above those that a function asks for are set or not at random: it must not look at them.
+NINFER_KERNEL(probe_q4, Args, 256) {
+    u32 pairs[4];
+    q4_pairs(args.in[thread()], pairs);
+    put_pairs(args, pairs);
+}
 NINFER_KERNEL(probe_q5, Args, 256) {
     u32 pairs[4];
     q5_pairs(args.in[2 * thread()], args.in[2 * thread() + 1], pairs);
-    put(args, pairs);
+    put_pairs(args, pairs);
 }
 NINFER_KERNEL(probe_q6, Args, 256) {
     u32 pairs[4];
     q6_pairs(args.in[2 * thread()], args.in[2 * thread() + 1], pairs);
-    put(args, pairs);
+    put_pairs(args, pairs);
+}
+NINFER_KERNEL(probe_q8, Args, 256) {
+    u32 pairs[4];
+    q8_pairs(args.in[2 * thread()], args.in[2 * thread() + 1], pairs);
+    put_pairs(args, pairs);
+}
+NINFER_KERNEL(probe_fp8, Args, 256) {
+    u32 pairs[4];
+    fp8_pairs(args.in[2 * thread()], args.in[2 * thread() + 1], pairs);
+    put_pairs(args, pairs);
+}
+NINFER_KERNEL(probe_bf16, Args, 256) {
+    u32 pairs[4];
+    bf16_pairs(load16(args.in + 4 * thread()), pairs);
+    put_pairs(args, pairs);
 }
 NINFER_KERNEL(probe_t2, Args, 256) {
     u32 pairs[4];
     t2_pairs(args.in[2 * thread()], pairs);
-    put(args, pairs);
+    put_pairs(args, pairs);
 }
 NINFER_KERNEL(probe_nvfp4, Args, 256) {
     u32 pairs[4];
     nvfp4_pairs(args.in[2 * thread()], e4m3_scale_pair(args.in[2 * thread() + 1] & 0xffu), pairs);
-    put(args, pairs);
+    put_pairs(args, pairs);
 }
 NINFER_KERNEL(probe_fp32, Args, 256) {
     float values[8];
@@ -55,7 +77,7 @@ NINFER_KERNEL(probe_fp32, Args, 256) {
     for (int i = 0; i < 8; ++i) values[i] = bits_as<float>(args.in[8 * thread() + i]);
     u32 pairs[4];
     fp32_pairs(values, pairs);
-    put(args, pairs);
+    put_pairs(args, pairs);
 }
 
 NINFER_KERNEL(probe_int8x4, Args, 256) {

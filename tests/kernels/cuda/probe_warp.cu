@@ -50,11 +50,6 @@ NINFER_KERNEL(probe_shuffle_down, Args, 1024) {
     mine<i64>(args.out) = shuffle_down(mine<i64>(args.in), static_cast<int>(args.number));
 }
 
-// The warp's votes, then whether any and whether all voted for it, in bits 32 and 33.
-NINFER_KERNEL(probe_votes, Args, 1024) {
-    const bool vote = mine<i64>(args.in) != 0;
-    const u64 some = warp_any(vote), every = warp_all(vote);
-    mine<u64>(args.out) = warp_ballot(vote) | some << 32 | every << 33;
-}
+NINFER_KERNEL(probe_votes, Args, 1024) { mine<u64>(args.out) = warp_ballot(mine<i64>(args.in) != 0); }
 
 NINFER_KERNEL(probe_place, Args, 1024) { mine<i32>(args.out) = 100 * warp() + lane(); }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -20,7 +19,7 @@ from ninfer.kernels.jit.build import TARGETS
 from ninfer.kernels.kv_cache import RowFormat, decode, encode, row_layout
 from ninfer.kernels.kv_cache.compiled_cpu import PlaneArgs, plane_args
 from ninfer.kernels.kv_cache.pool import Plane
-from ninfer.kernels.linear.compiled_cpu import Part, prepare
+from ninfer.kernels.linear.compiled_cpu import Part, part_of
 from ninfer.kernels.weights import WeightView
 from tests.kernels.cuda.probing import DEVICES, NEEDS_EMULATOR, pointers, probe, require_compiles, run
 from tests.kernels.emulator import Emulator
@@ -36,8 +35,7 @@ class _DequantArgs(ctypes.Structure):
     _fields_ = (
         ("part", Part),
         ("columns", ctypes.c_int64),
-        ("width", ctypes.c_int64),
-        ("codes", ctypes.c_void_p),
+        ("groups", ctypes.c_int64),
         ("scales", ctypes.c_void_p),
         ("factors", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
@@ -55,7 +53,7 @@ class _KvArgs(ctypes.Structure):
 
 
 _DEQUANT = probe("dequant", " ".join(fmt.name.lower() for fmt in FORMATS), _DequantArgs)
-_PAIRS = probe("pairs", "q5 q6 t2 nvfp4 fp32 int8x4 e4m3x4 e2m1x8", pointers("input", "out", count=True))
+_PAIRS = probe("pairs", "q4 q5 q6 q8 fp8 bf16 t2 nvfp4 fp32 int8x4 e4m3x4 e2m1x8", pointers("input", "out", count=True))
 _KV = probe("kv_codec", "kv_codec", _KvArgs)
 
 
@@ -74,44 +72,8 @@ def test_compiles(source: CudaSource, target: str) -> None:
 # ---- stored weights
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What the probe saw of a view; see its Args."""
-
-    codes: NDArray[np.float32]
-    scales: NDArray[np.float32]
-    factors: NDArray[np.float32]
-    values: NDArray[np.float32]
-
-
-def _see(device: Emulator, part: WeightView) -> Seen:
-    stored = geometry(part.format, part.shape)
-    chunk = 128 // (part.format.spec.base_bits or part.format.spec.code_bits)
-    width = -(-stored.padded_columns // chunk) * chunk
-    groups = stored.groups if part.format.is_grouped else 0
-    outs = [torch.full((part.rows, n), torch.nan) for n in (width, groups, 1, part.columns)]
-    matrix = prepare([part], a8=False)
-    args = _DequantArgs(matrix.parts[0], part.columns, width, *(out.data_ptr() for out in outs))
-    run(device, _DEQUANT, part.format.name.lower(), Launch((part.rows, 1, 1), (32, 1, 1)), args, part, *outs)
-    return Seen(*(out.numpy() for out in outs))
-
-
 def _bits(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     return np.ascontiguousarray(values).view(np.uint32)
-
-
-def _stored_codes(part: WeightView, stored: Geometry) -> NDArray[np.float32]:
-    """The numbers that pairs hold, by the codec: [rows, columns as padded]."""
-    read = codec.byte_source(part.data.numpy(), stored)
-    begin, end = part.row_begin, part.row_end
-    if part.format.is_grouped:
-        return codec.unpack_grouped(read, stored, begin, end)[0].astype(np.float32)
-    if part.format is Format.NVFP4:
-        codes, scales, _ = codec.unpack_nvfp4(read, stored, begin, end)
-        return _E2M1[codes] * np.repeat(e4m3_table()[scales], 16, axis=1) / np.float32(128)
-    if part.format is Format.FP8_ROW:
-        return e4m3_table()[codec.unpack_fp8_rows(read, stored, begin, end)[0]]
-    return cast("NDArray[np.float32]", codec.decode_rows(read, stored, begin, end))
 
 
 def _scales(part: WeightView, stored: Geometry) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -129,16 +91,14 @@ def _scales(part: WeightView, stored: Geometry) -> tuple[NDArray[np.float32], ND
 
 
 def _require_decoded(device: Emulator, part: WeightView) -> None:
-    stored = geometry(part.format, part.shape)
-    seen = _see(device, part)
-    wanted = _stored_codes(part, stored)
-    assert np.array_equal(seen.codes[:, : wanted.shape[1]] + 0.0, wanted + 0.0)
-    assert not seen.codes[:, wanted.shape[1] :].any()
-    groups, factors = _scales(part, stored)
-    assert np.array_equal(_bits(seen.scales), _bits(groups))
-    assert np.array_equal(_bits(seen.factors), _bits(factors))
+    """Scales, factors and values of the view's rows are the codec's."""
+    groups, factors = _scales(part, geometry(part.format, part.shape))
+    outs = [torch.full((part.rows, n), torch.nan) for n in (groups.shape[1], 1, part.columns)]
+    args = _DequantArgs(part_of(part), part.columns, groups.shape[1], *(out.data_ptr() for out in outs))
+    run(device, _DEQUANT, part.format.name.lower(), Launch((part.rows, 1, 1), (32, 1, 1)), args, part, *outs)
     values = codec.decode(part.data.numpy(), part.format, part.shape)[part.row_begin : part.row_end]
-    assert np.array_equal(_bits(seen.values), _bits(cast("NDArray[np.float32]", values)))
+    for got, wanted in zip(outs, (groups, factors, values), strict=True):
+        assert np.array_equal(_bits(got.numpy()), _bits(cast("NDArray[np.float32]", wanted)))
 
 
 @pytest.mark.parametrize("shape", [(5, 130), (6, 256), (7, 100)])
@@ -215,13 +175,42 @@ def _signed(codes: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
     return (codes ^ 1 << bits - 1) - (1 << bits - 1)
 
 
+def _every_byte(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The words, every byte among them at each of its places."""
+    for place in range(4):
+        words.view(np.uint8)[:, place] = np.roll(np.arange(256), place)
+    return words
+
+
 def test_pairs_of_integer_codes_ignore_other_bits() -> None:
     words = _random_words(256, 2)
     low, high = words[:, 0], words[:, 1]
     base = _bits_of(low, 4, 8)
+    assert np.array_equal(_paired("q4", low[:, None].copy(), 1, 8), _signed(base, 4))
     assert np.array_equal(_paired("q5", words, 2, 8), _signed(base | _bits_of(high, 1, 8) << 4, 5))
     assert np.array_equal(_paired("q6", words, 2, 8), _signed(base | _bits_of(high, 2, 8) << 4, 6))
     assert np.array_equal(_paired("t2", words, 2, 8), _signed(_bits_of(low, 2, 8), 2))
+
+
+def test_pairs_of_bytes() -> None:
+    words = _every_byte(_random_words(256, 2))
+    words[:, 1] = words[::-1, 0]
+    codes = words.view(np.uint8)
+    assert np.array_equal(_paired("q8", words, 2, 8), codes.view(np.int8).astype(np.float32))
+    assert np.array_equal(_bits(_paired("fp8", words, 2, 8)), _bits(_e4m3_values()[codes]))
+
+
+def test_pairs_of_bf16_are_those_of_the_row() -> None:
+    words = _random_words(256, 4)
+    wanted = bf16_to_fp32(words.view(np.uint16))
+    assert np.array_equal(_bits(_paired("bf16", words, 4, 8)), _bits(wanted))
+
+
+def _e4m3_values() -> NDArray[np.float32]:
+    """Of every code; the two of NaN read as +-480."""
+    values = e4m3_table().astype(np.float32).copy()
+    values[[127, 255]] = 480, -480
+    return values
 
 
 def test_pairs_of_nvfp4_for_every_scale() -> None:
@@ -237,13 +226,10 @@ def test_pairs_of_floats_are_rounded() -> None:
 
 
 def test_words_of_kv_codes_become_neighbours_in_order() -> None:
-    words = _random_words(256, 1)
-    words[:64, 0] = np.arange(256, dtype=np.uint8).view(np.uint32)  # every byte
+    words = _every_byte(_random_words(256, 1))
     codes = words.view(np.uint8)
-    e4m3 = e4m3_table().astype(np.float32).copy()
-    e4m3[[127, 255]] = 480, -480
     assert np.array_equal(_paired("int8x4", words, 1, 4), codes.view(np.int8).astype(np.float32))
-    assert np.array_equal(_bits(_paired("e4m3x4", words, 1, 4)), _bits(e4m3[codes]))
+    assert np.array_equal(_bits(_paired("e4m3x4", words, 1, 4)), _bits(_e4m3_values()[codes]))
     assert np.array_equal(_bits(_paired("e2m1x8", words, 1, 8)), _bits(_E2M1[_bits_of(words[:, 0], 4, 8)]))
 
 

@@ -29,7 +29,7 @@ _MMA = probe("mma", "mma_bf16 mma_f16 mma_s8", pointers("a", "b", "d"))
 _MMA_E4M3 = probe("mma", "mma_e4m3", pointers("a", "b", "d"))
 _MEMORY = probe(
     "memory",
-    "ldmatrix_x4 ldmatrix_x4_trans ldmatrix_x2 ldmatrix_x2_trans cp_async cp_async_early loads",
+    "ldmatrix_x4 ldmatrix_x4_trans ldmatrix_x2 cp_async cp_async_early loads",
     pointers("input", "also", "out"),
 )
 _NUMBERS = probe(
@@ -143,7 +143,7 @@ def test_shuffles(device: Emulator, number: int) -> None:
 def test_votes(device: Emulator) -> None:
     values = np.zeros((4, 32), np.int64)
     values[1], values[2, 31], values[3, :31] = 7, 1, 1
-    wanted = [0, 3 << 32 | 0xFFFFFFFF, 1 << 32 | 1 << 31, 1 << 32 | 0x7FFFFFFF]
+    wanted = [0, 0xFFFFFFFF, 1 << 31, 0x7FFFFFFF]
     assert np.array_equal(_together(device, "votes", values.reshape(-1), 64), np.repeat(wanted, 32))
 
 
@@ -227,7 +227,7 @@ def test_mma_of_e4m3(device: Emulator) -> None:
     assert np.allclose(got, wanted + 1, rtol=1e-6, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["x4", "x4_trans", "x2", "x2_trans"])
+@pytest.mark.parametrize("name", ["x4", "x4_trans", "x2"])
 def test_ldmatrix(device: Emulator, name: str) -> None:
     tile = _RNG.integers(0, 2**16, (128, 8), dtype=np.uint16)
     rows = _RNG.permutation(128)[:32].astype(np.int32)
@@ -246,19 +246,14 @@ def test_ldmatrix(device: Emulator, name: str) -> None:
 
 
 def test_copies_arrive_at_their_wait_and_zeros_where_not_valid(device: Emulator) -> None:
-    data = _RNG.integers(0, 256, 2304, dtype=np.uint8)
+    data = _RNG.integers(0, 256, 2048, dtype=np.uint8)
     valid = _RNG.integers(0, 2, 64, dtype=np.int32)
-    out = np.zeros(2304, np.uint8)
+    out = np.zeros(2048, np.uint8)
     tensors = (torch.from_numpy(array) for array in (data, valid, out))
-    run(device, _MEMORY, "cp_async", Launch((1, 1, 1), (64, 1, 1), shared=2304), *tensors)
-    first, second = data[:2048].reshape(2, 64, 16)
-    last = data[2048:].reshape(64, 4)
-    for got, wanted in zip(
-        (out[:1024], out[1024:2048], out[2048:]),
-        (first * valid[:, None], second, last * valid[:, None]),
-        strict=True,
-    ):
-        assert np.array_equal(got, wanted[::-1].reshape(-1))
+    run(device, _MEMORY, "cp_async", Launch((1, 1, 1), (64, 1, 1), shared=2048), *tensors)
+    first, second = data.reshape(2, 64, 16)
+    wanted = np.stack([first * valid[:, None], second])
+    assert np.array_equal(out.reshape(2, 64, 16), wanted[:, ::-1])
 
 
 @pytest.mark.parametrize(("cp_async", "arrived"), [("late", False), ("eager", True)])
@@ -274,11 +269,11 @@ def test_copies_may_arrive_as_late_as_their_wait_or_at_once(cp_async: str, arriv
 
 def test_loads(device: Emulator) -> None:
     data = _RNG.integers(0, 256, 512, dtype=np.uint8)
-    out = np.zeros(3200, np.uint8)
+    out = np.zeros(3456, np.uint8)
     tensors = (torch.from_numpy(array) for array in (data, np.ones(1, np.int32), out))
     run(device, _MEMORY, "loads", Launch((1, 1, 1), (32, 1, 1)), *tensors)
     words = data[:64].view(np.uint16).astype(np.uint32).view(np.uint8)
-    assert np.array_equal(out, np.concatenate([*[data] * 4, *[data[:256]] * 3, *[data[:128]] * 2, words]))
+    assert np.array_equal(out, np.concatenate([*[data] * 4, *[data[:256]] * 2, *[data[:128]] * 2, words, data]))
 
 
 # ---- numbers
