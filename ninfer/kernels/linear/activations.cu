@@ -3,6 +3,7 @@
 // Floors: 6 bytes per element read and written by to_octets, 8 by hadamard.
 #include "ninfer.cuh"
 
+#include "hadamard.cuh"
 #include "narrow.cuh"
 
 using namespace ninfer;
@@ -37,52 +38,10 @@ struct HadamardArgs {
     i64 columns;         // a multiple of 1024
 };
 
-constexpr int kBlock = 1024;
-constexpr int kOwn = 8;  // neighbours that a thread has
-constexpr int kThreads = kBlock / kOwn;
-
-// One stage between a thread's own values.
-template <int SPAN>
-NINFER_DEVICE void stage_own(float (&v)[kOwn]) {
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-        if ((i & SPAN) != 0) continue;
-        const float low = v[i], high = v[i + SPAN];
-        v[i] = low + high;
-        v[i + SPAN] = low - high;
-    }
-}
-
-NINFER_DEVICE float stage_sum(float mine, float other, bool upper) { return upper ? other - mine : mine + other; }
-
-// A block has one block of 1024 columns. The stages are those of the oracle, in its order: bf16 turns on the last bit.
-NINFER_KERNEL(hadamard, HadamardArgs, kThreads) {
-    __shared__ float exchanged[kBlock];
-    const i64 column = static_cast<i64>(blockIdx.x) * kBlock + kOwn * threadIdx.x;
+// A block has one block of columns.
+NINFER_KERNEL(hadamard, HadamardArgs, kRotationThreads) {
+    __shared__ float exchanged[kRotated];
+    const i64 column = static_cast<i64>(blockIdx.x) * kRotated;
     const i64 first = static_cast<i64>(blockIdx.y) * args.columns + column;
-    const int thread = threadIdx.x;
-    float v[kOwn];
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) v[i] = args.x[first + i] * args.signs[column + i];
-    stage_own<1>(v);
-    stage_own<2>(v);
-    stage_own<4>(v);
-#pragma unroll
-    for (int apart = 1; apart < kWarp; apart *= 2) {
-#pragma unroll
-        for (int i = 0; i < kOwn; ++i) v[i] = stage_sum(v[i], shuffle_xor(v[i], apart), (thread & apart) != 0);
-    }
-#pragma unroll
-    for (int apart = kWarp; apart < kThreads; apart *= 2) {
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < kOwn; ++i) exchanged[i * kThreads + thread] = v[i];
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < kOwn; ++i) {
-            v[i] = stage_sum(v[i], exchanged[i * kThreads + (thread ^ apart)], (thread & apart) != 0);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) args.out[first + i] = v[i] * 0.03125f;
+    rotate_block(args.x + first, args.signs + column, args.out + first, exchanged);
 }

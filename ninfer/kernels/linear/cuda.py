@@ -16,10 +16,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ninfer.artifact.formats import Format
+from ninfer.errors import ConfigError
 from ninfer.kernels.jit import CudaSource, Launch, device, workspace
 from ninfer.kernels.linear.compiled_cpu import FORMAT_CODES, Part, part_of, stored_bytes
 from ninfer.kernels.linear.hadamard import BLOCK as HADAMARD_BLOCK
-from ninfer.kernels.linear.plan import UNIT, CudaProblem, NarrowPlan, WidePlan, cuda_plan, segments
+from ninfer.kernels.linear.plan import (
+    NARROW_TOKENS,
+    UNIT,
+    WIDE_STAGES,
+    CudaProblem,
+    NarrowPlan,
+    WidePlan,
+    cuda_plan,
+    segments,
+)
 
 if TYPE_CHECKING:
     from ninfer.kernels.weights import LinearWeight, WeightView
@@ -28,6 +38,7 @@ MAX_OUTPUTS = 24
 _FP32 = FORMAT_CODES[Format.FP32]
 _FP32_ROWS, _FP32_TOKENS = 4, 8
 _NVFP4_ROWS = 128
+_ALIGNMENT = 16
 
 
 class Output(ctypes.Structure):
@@ -133,7 +144,15 @@ def prepare(views: Sequence[WeightView]) -> DeviceMatrix:
     """Point at the rows of all views, one after another; nothing is decoded or copied.
 
     NVFP4's divisor is read from the device once, here.
+
+    Raises:
+        ConfigError: a parent does not begin at a multiple of 16 bytes.
     """
+    for view in views:
+        if view.data.data_ptr() % _ALIGNMENT:
+            raise ConfigError(
+                f"a {view.format.value} weight must begin at a multiple of {_ALIGNMENT} bytes on a device"
+            )
     parts = tuple(part_of(view) for view in views)
     return DeviceMatrix(
         parts=parts,
@@ -185,12 +204,22 @@ def _targets(matrix: DeviceMatrix, out: torch.Tensor, residual: torch.Tensor | N
 def _multiply(x: torch.Tensor, targets: Sequence[_Target], keep: Sequence[object]) -> None:
     if not len(x):
         return
-    direct = [target for target in targets if target.parts[0].format == _FP32]
-    coded = [target for target in targets if target.parts[0].format != _FP32]
-    for begin in range(0, len(direct), MAX_OUTPUTS):
-        _launch_fp32(x, direct[begin : begin + MAX_OUTPUTS], keep)
-    for begin in range(0, len(coded), MAX_OUTPUTS // 2):
-        _launch(x, coded[begin : begin + MAX_OUTPUTS // 2], keep)
+    for some in _launches(targets, together=len(x) <= NARROW_TOKENS):
+        if some[0].parts[0].format == _FP32:
+            _launch_fp32(x, some, keep)
+        else:
+            _launch(x, some, keep)
+
+
+def _launches(targets: Sequence[_Target], together: bool) -> Iterator[Sequence[_Target]]:
+    """The targets of each launch. Few tokens: all formats but fp32 `together`; many: each alone, to fit registers."""
+    kinds: dict[int, list[_Target]] = {}
+    for target in targets:
+        code = target.parts[0].format
+        kinds.setdefault(-1 if together and code != _FP32 else code, []).append(target)
+    for some in kinds.values():
+        step = MAX_OUTPUTS // len(some[0].parts)
+        yield from (some[begin : begin + step] for begin in range(0, len(some), step))
 
 
 def _launch_fp32(x: torch.Tensor, targets: Sequence[_Target], keep: Sequence[object]) -> None:
@@ -227,7 +256,7 @@ def _launch_wide(
         args.partial = partial.data_ptr()
         held.append(partial)
     grid = (-(-len(x) // chosen.tokens), tiles, args.segments if chosen.segmented else 1)
-    how = Launch(grid, (chosen.threads, 1, 1), chosen.shared, _wide_macros(formats, chosen.tokens, chosen.stages))
+    how = Launch(grid, (chosen.threads, 1, 1), chosen.shared, _wide_macros(formats, chosen.tokens))
     WIDE.launch("linear_wide", how, args, *held)
     if chosen.segmented:
         merged = args.rows // 2 if args.paired else args.rows
@@ -244,8 +273,8 @@ def _narrow_macros(formats: int, tiles: int, ring: int) -> Mapping[str, int]:
     return {"NINFER_FORMATS": formats, "NINFER_TILES": tiles, "NINFER_RING": ring}
 
 
-def _wide_macros(formats: int, tokens: int, stages: int) -> Mapping[str, int]:
-    return {"NINFER_FORMATS": formats, "NINFER_TOKENS": tokens, "NINFER_STAGES": stages}
+def _wide_macros(formats: int, tokens: int) -> Mapping[str, int]:
+    return {"NINFER_FORMATS": formats, "NINFER_TOKENS": tokens, "NINFER_STAGES": WIDE_STAGES}
 
 
 def _merge_macros(formats: int) -> Mapping[str, int]:
@@ -365,11 +394,11 @@ _WARM_NARROW = (
     *((formats, 1) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q5, _Q6, _Q8, _Q8 | _B, _B)),
     *((formats, 2) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q4, _Q6, _Q8)),
 )
-_WARM_WIDE = (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q4, _Q5, _Q8, _Q8 | _B, _B)
+_WARM_WIDE = (_B, _Q4, _Q5, _Q6, _Q8)
 WARM: tuple[tuple[CudaSource, Mapping[str, int]], ...] = (
     *((NARROW, _narrow_macros(formats, tiles, _RING)) for formats, tiles in _WARM_NARROW),
-    *((WIDE, _wide_macros(formats, 128, 3)) for formats in _WARM_WIDE),
-    *((MERGE, _merge_macros(formats)) for formats in (_Q5, _Q8, _B)),
+    *((WIDE, _wide_macros(formats, 128)) for formats in _WARM_WIDE),
+    *((MERGE, _merge_macros(formats)) for formats in (_B, _Q5, _Q8)),
     (ACTIVATIONS, {}),
     (FP32, {}),
 )

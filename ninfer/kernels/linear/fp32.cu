@@ -29,7 +29,7 @@ NINFER_DEVICE void add_columns(float (&sum)[kTileTokens], const LinearArgs& args
     }
 }
 
-NINFER_KERNEL(linear_fp32, LinearArgs, kWarps * kWarp) {
+NINFER_KERNEL(linear_fp32, LinearArgs, kWarps * kWarp, 1) {
     const Tile tile = find_tile(args, blockIdx.x);
     const Output to = args.outputs[tile.output];
     const i64 n = static_cast<i64>(tile.tile) * kWarps + warp();

@@ -76,7 +76,10 @@ _LONGEST_SEGMENT = 4096
 _MAX_WARPS = 8
 _TILE_ROWS = 16
 _LARGE_SHARED = 160 * 1024
-_NARROW_TOKENS = 8
+NARROW_TOKENS = 8
+"""The most tokens that linear_narrow takes."""
+WIDE_STAGES = 2
+"""Units of rows and tokens that linear_wide has in shared memory."""
 _WIDE_ROWS = 128
 
 
@@ -121,13 +124,11 @@ class WidePlan(NamedTuple):
     """linear_wide: tiles of 128 rows by `tokens` tokens.
 
     Attributes:
-        stages: units of rows and tokens in shared memory.
         segmented: whether every segment of K has blocks of its own, and linear_merge adds them.
         shared: bytes of shared memory.
     """
 
     tokens: int
-    stages: int
     segmented: bool
     shared: int
 
@@ -148,7 +149,7 @@ def segments(columns: int) -> int:
 
 def cuda_plan(problem: CudaProblem) -> NarrowPlan | WidePlan:
     """Which kernel serves a launch, and in which shape."""
-    return _narrow(problem) if problem.tokens <= _NARROW_TOKENS else _wide(problem)
+    return _narrow(problem) if problem.tokens <= NARROW_TOKENS else _wide(problem)
 
 
 def _narrow(problem: CudaProblem) -> NarrowPlan:
@@ -164,15 +165,13 @@ def _narrow(problem: CudaProblem) -> NarrowPlan:
 
 
 def _wide(problem: CudaProblem) -> WidePlan:
-    limit = problem.facts.shared_bytes
     tokens = next((count for count in (16, 32, 64) if problem.tokens <= count), 128)
-    while tokens > 16 and 2 * _stage_bytes(problem, tokens) > limit:
+    while tokens > 16 and _stages_bytes(problem, tokens) > problem.facts.shared_bytes:
         tokens //= 2
-    stages = 3 if 3 * _stage_bytes(problem, tokens) <= limit else 2
     blocks = -(-problem.rows // _WIDE_ROWS) * -(-problem.tokens // tokens)
     segmented = blocks < problem.facts.multiprocessors and segments(problem.columns) > 1
-    return WidePlan(tokens, stages, segmented, stages * _stage_bytes(problem, tokens))
+    return WidePlan(tokens, segmented, _stages_bytes(problem, tokens))
 
 
-def _stage_bytes(problem: CudaProblem, tokens: int) -> int:
-    return _WIDE_ROWS * problem.row_bytes + tokens * UNIT * 2
+def _stages_bytes(problem: CudaProblem, tokens: int) -> int:
+    return WIDE_STAGES * (_WIDE_ROWS * problem.row_bytes + tokens * UNIT * 2)

@@ -38,7 +38,8 @@ NINFER_DEVICE void add_unit(
 #pragma unroll
             for (int octet = 0; octet < Staged<FORMAT>::kOctets; ++octet) {
                 const int index = slice_column<FORMAT>(slice, c) / 8 + octet;
-                put(x[octet], read16(octets + octet_place(first_token + n * kTileTokens + g, index)));
+                const uint4 words = read16(octets + octet_place(first_token + n * kTileTokens + g, index));
+                x[octet][0] = words.x, x[octet][1] = words.y, x[octet][2] = words.z, x[octet][3] = words.w;
             }
             tiles[0].add_to(sum[0][n], x);
             tiles[1].add_to(sum[1][n], x);
