@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from ninfer.errors import CudaError
+from ninfer.errors import ConfigError, CudaError
 from ninfer.kernels import jit, placement
 from ninfer.kernels.arena import Arena
 from ninfer.kernels.jit import using
@@ -136,3 +139,79 @@ def test_recordings_of_the_emulated_device_are_what_programs_use() -> None:
         assert len(ran) == 2
         recording.run()
         assert len(ran) == 2, "only launches are run again"
+
+
+# --- on a GPU, whose driver only notes what it is told --------------------------------------------------------
+
+
+@dataclass
+class Stream:
+    """A stream that notes its events."""
+
+    name: str
+    log: list[str]
+    sent: int = 0
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def record_event(self) -> Event:
+        self.sent += 1
+        self.log.append(f"sent {self.sent}")
+        return Event(self.sent, self.log)
+
+
+@dataclass
+class Event:
+    number: int
+    log: list[str]
+
+    def synchronize(self) -> None:
+        self.log.append(f"wait for {self.number}")
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> tuple[Cuda, list[str]]:
+    """A placement with streams, and the log of what is asked of them."""
+    log: list[str] = []
+    current, side = Stream("current", log), Stream("side", log)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda place: current)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda place: log.append("wait for all"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: _on(stream, log))
+    monkeypatch.setattr(placement, "_register", lambda memory: log.append(f"pin {memory.nbytes}"))
+    return Cuda(torch.device("cpu"), cast(torch.cuda.Stream, side)), log
+
+
+@contextmanager
+def _on(stream: Stream, log: list[str]) -> Iterator[None]:
+    log.append(f"on {stream.name}")
+    yield
+    log.append(f"off {stream.name}")
+
+
+def test_a_buffer_is_filled_again_only_when_it_was_sent(
+    noted: tuple[Cuda, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over two objects: the first of the second one has to wait as well."""
+    monkeypatch.setattr(placement, "STAGE_BYTES", 300)
+    where, log = noted
+    with where.uploading() as bring:
+        for size in (700, 500):
+            one = stored(size)
+            assert bring(one).numpy().tolist() == one.data.tolist()
+    sends = ["sent 1", "sent 2", "wait for 1", "sent 3", "wait for 2", "sent 4", "wait for 3", "sent 5"]
+    assert log == ["pin 300", "pin 300", *sends, "wait for all"]
+
+
+def test_transfers_follow_what_came_before_and_precede_what_comes_after(noted: tuple[Cuda, list[str]]) -> None:
+    where, log = noted
+    with where.transfers():
+        log.append("copy")
+    assert log == ["side waits for current", "on side", "copy", "off side", "current waits for side"]
+
+
+def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"--device cuda:2: CUDA devices here are numbered 0 to 1"):
+        choose("cuda:2")
