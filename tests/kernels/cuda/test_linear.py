@@ -135,8 +135,13 @@ def test_a_row_has_the_same_bits_from_one_token_to_a_prefill(columns: int) -> No
 def test_neither_the_device_nor_the_order_changes_bits(tokens: int) -> None:
     x, parts = normal(tokens, 1100), [*_mixed(1100), view(Format.Q4, (300, 1100))]
     outs = []
-    for order, facts in (("fifo", FEW), ("random", MANY), ("sticky", MANY), ("lifo", FEW)):
-        with using(Emulator(order=order, seed=11, facts=facts)):
+    for device in (
+        Emulator(order="fifo", facts=FEW),
+        Emulator(order="random", seed=11, facts=MANY),
+        Emulator(order="sticky", seed=11, facts=MANY),
+        Emulator(order="lifo", facts=FEW),
+    ):
+        with using(device):
             outs.append(_product(x, parts))
     assert all(same_bits(out, outs[0]) for out in outs[1:])
 

@@ -65,7 +65,9 @@ def test_swiglu_rows_have_their_own_bits(width: int) -> None:
 @pytest.mark.parametrize("case", cases.CASES["gate_up_swiglu"], ids=lambda case: case.name)
 def test_gate_up_swiglu_matches_the_oracle(case: cases.Case) -> None:
     values = normal(2 * case.products, case.columns, seed=1, spread=case.columns**-0.5).bfloat16()
-    stored = WeightView(Format.BF16, tuple(values.shape), 0, 2 * case.products, values.view(torch.uint8).flatten())
+    stored = WeightView(
+        Format.BF16, (2 * case.products, case.columns), 0, 2 * case.products, values.view(torch.uint8).flatten()
+    )
     x, out = normal(case.rows, case.columns), poisoned(case.rows, case.products)
     with using(Emulator(facts=FEW)):
         weight = prepare_linear([stored])
