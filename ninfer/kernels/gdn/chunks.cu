@@ -198,8 +198,8 @@ NINFER_DEVICE float greatest_left(const Tokens& u, const float* to_end) {
 }
 
 // out += P U, S += (diag(e^(b_last - b)) U)^T K; sums times kRight and the factors.
-NINFER_DEVICE void write_state(
-    Rows& state, float state_factor, Tokens& out, float out_factor, const Tokens& u, const float* to_end, Stream& stream) {
+NINFER_DEVICE void write_state(Rows& state, float state_factor, Tokens& out, float out_factor, const Tokens& u,
+                               const float* to_end, Stream& stream) {
 #pragma unroll
     for (int k = 0; k < kWritePieces; ++k) {
         const u8* const piece = stream.next();

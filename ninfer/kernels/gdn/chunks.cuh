@@ -53,9 +53,9 @@ NINFER_DEVICE u8* record_of(const ChunkArgs& args, i64 row, i64 head, i64 chunk)
     return args.records + ((row * args.value_heads + head) * args.chunks + chunk) * NINFER_RECORD;
 }
 
-// Operands are split in two fp16, which have 22 bits of a number between 2^-1 and 2^15 and are off by at most 2^-25 below.
-// Right-hand operands are about 1 at most, so they go in times kRight. Left-hand operands, which are parts of the state
-// and of its corrections, go in times a power of two that follows from the greatest of them. Both are exact.
+// Operands are split in two fp16, which have 22 bits of a number between 2^-1 and 2^15 and are off by at most 2^-25
+// below. Right-hand operands are about 1 at most, so they go in times kRight. Left-hand operands, which are parts of
+// the state and of its corrections, go in times a power of two that follows from the greatest of them. Both are exact.
 constexpr float kRight = 8192.0f;
 constexpr float kFromRight = 1.0f / kRight;
 

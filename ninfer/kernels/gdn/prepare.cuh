@@ -189,8 +189,8 @@ NINFER_DEVICE void write_queries(const PrepareShared& s, const ChunkArgs& args, 
         const float factor = live ? s.query_norm[token] : 0.0f;
         for (int piece = 0; piece < kReadPieces; ++piece) {
             const float2 a = read_pair(query + 16 * piece), b = read_pair(query + 16 * piece + 8);
-            const uint4 tile = right_tile(make_float2(a.x * factor, a.y * factor), make_float2(b.x * factor, b.y * factor));
-            store16(record + piece * kReadBytes + (kTokenTiles + n) * kTile + lane() * 16, tile);
+            store16(record + piece * kReadBytes + (kTokenTiles + n) * kTile + lane() * 16,
+                    right_tile(make_float2(a.x * factor, a.y * factor), make_float2(b.x * factor, b.y * factor)));
         }
     }
 }
