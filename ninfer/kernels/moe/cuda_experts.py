@@ -18,6 +18,7 @@ from ninfer.errors import ConfigError
 from ninfer.kernels.jit import CudaSource, Launch, device, workspace
 from ninfer.kernels.linear.compiled_cpu import FORMAT_CODES, Part
 from ninfer.kernels.linear.cuda import ACTIVATIONS, DeviceMatrix, OctetArgs
+from ninfer.kernels.linear.hadamard import BLOCK as HADAMARD_BLOCK
 from ninfer.kernels.linear.plan import UNIT, segments
 from ninfer.kernels.moe.plan import WIDE_THREADS, Grouping, grouping, narrow_plan, units, wide_plan
 
@@ -32,7 +33,13 @@ _ALIGN = 256
 
 
 class _Expert(ctypes.Structure):
-    _fields_ = (("gate", Part), ("up", Part), ("down", Part))
+    _fields_ = (
+        ("gate", Part),
+        ("up", Part),
+        ("down", Part),
+        ("gate_up_signs", ctypes.c_void_p),
+        ("down_signs", ctypes.c_void_p),
+    )
 
 
 class _GroupArgs(ctypes.Structure):
@@ -79,11 +86,26 @@ class _ProductArgs(ctypes.Structure):
     )
 
 
+class _RotateArgs(ctypes.Structure):
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("ids", ctypes.c_void_p),
+        ("experts", ctypes.c_void_p),
+        ("columns", ctypes.c_int64),
+        ("count", ctypes.c_int32),
+        ("divisor", ctypes.c_int32),
+        ("paired", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+    )
+
+
 def _source(name: str, **kernels: type[ctypes.Structure]) -> CudaSource:
     return CudaSource(Path(__file__).with_name(name), kernels)
 
 
 GROUP = _source("group.cu", moe_group=_GroupArgs, moe_sum=_SumArgs)
+ROTATE = _source("rotate.cu", expert_rotate=_RotateArgs)
 NARROW = _source("narrow.cu", expert_narrow=_ProductArgs)
 WIDE = _source("wide.cu", expert_wide=_ProductArgs)
 PLAIN = _source("plain.cu", expert_plain=_ProductArgs)
@@ -97,8 +119,9 @@ WARM: tuple[tuple[CudaSource, dict[str, int]], ...] = (
         for tokens in (32, 64)
     ),
     (PLAIN, {}),
+    (ROTATE, {}),
 )
-DECODE_KERNELS = frozenset({"moe_group", "moe_sum", "expert_narrow"})
+DECODE_KERNELS = frozenset({"moe_group", "moe_sum", "expert_narrow", "expert_rotate"})
 
 
 class Kind(NamedTuple):
@@ -107,10 +130,12 @@ class Kind(NamedTuple):
     Attributes:
         formats: those that occur, as bits; 0 where some expert's weights are multiplied one by one.
         row_bytes: the most stored bytes that 128 columns of a row take.
+        rotates: whether some expert's input is rotated.
     """
 
     formats: int
     row_bytes: int
+    rotates: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,15 +160,15 @@ def prepare(gate_up: Sequence[LinearWeight], down: Sequence[LinearWeight]) -> De
     if not isinstance(gate_up[0].matrix, DeviceMatrix):
         return None
     experts = [
-        _Expert(*_halves(index, first), _whole(index, second))
+        _Expert(*_halves(index, first), _whole(index, second), _address(first.signs), _address(second.signs))
         for index, (first, second) in enumerate(zip(gate_up, down, strict=True))
     ]
     packed = (_Expert * len(experts))(*experts)
     table = torch.frombuffer(bytearray(packed), dtype=torch.uint8).to(gate_up[0].matrix.data[0].device)
     return DeviceExperts(
         table,
-        _kind([(expert.gate, expert.up) for expert in experts]),
-        _kind([(expert.down, expert.down) for expert in experts]),
+        _kind([(expert.gate, expert.up) for expert in experts], any(expert.gate_up_signs for expert in experts)),
+        _kind([(expert.down, expert.down) for expert in experts], any(expert.down_signs for expert in experts)),
     )
 
 
@@ -201,8 +226,10 @@ class Call:
         hidden, width = self.experts.columns, self.experts.products
         kinds = self.table.gate_up, self.table.down
         self._group(self.groups)
-        self._multiply(_Product(kinds[0], self.x.data_ptr(), rows, hidden, top_k, self.products, width, paired=True))
-        self._multiply(_Product(kinds[1], self.products, slots, width, 1, self.results, hidden, paired=False))
+        gated = _Product(kinds[0], self.x.data_ptr(), rows, hidden, top_k, self.products, width, paired=True)
+        self._multiply(self._rotated(gated, self.results))
+        down = _Product(kinds[1], self.products, slots, width, 1, self.results, hidden, paired=False)
+        self._multiply(self._rotated(down, self.products))
         args = _SumArgs(self.results, self.weights.data_ptr(), self.out.data_ptr(), hidden, rows, top_k)
         how = Launch((rows, -(-hidden // _THREADS), 1), (_THREADS, 1, 1))
         GROUP.launch("moe_sum", how, args, *self.keep)
@@ -211,6 +238,26 @@ class Call:
         count = self.experts.count
         args = _GroupArgs(self.ids.data_ptr(), self.places, self.items, self.total, groups.slots, count, groups.tile, 0)
         GROUP.launch("moe_group", Launch((count, 1, 1), (_THREADS, 1, 1), shared=4 * count), args, *self.keep)
+
+    def _rotated(self, product: _Product, to: int) -> _Product:
+        """The product of inputs rotated for each slot, which go to f32[slots, columns] at `to`; may be its x."""
+        if not product.kind.rotates:
+            return product
+        slots = self.groups.slots
+        args = _RotateArgs(
+            product.x,
+            to,
+            self.ids.data_ptr(),
+            self.table.table.data_ptr(),
+            product.columns,
+            self.experts.count,
+            product.sharing,
+            product.paired,
+            0,
+        )
+        how = Launch((slots, product.columns // HADAMARD_BLOCK, 1), (HADAMARD_BLOCK // 8, 1, 1))
+        ROTATE.launch("expert_rotate", how, args, *self.keep)
+        return product._replace(x=to, inputs=slots, sharing=1)
 
     def _multiply(self, product: _Product) -> None:
         if product.kind.formats == 0:
@@ -279,7 +326,7 @@ def _is_vector(product: _Product) -> bool:
 
 def _halves(index: int, weight: LinearWeight) -> tuple[Part, Part]:
     """Gate rows and up rows."""
-    matrix, half = _matrix(index, weight), weight.rows // 2
+    matrix, half = _matrix(weight), weight.rows // 2
     if matrix.pairs is not None and len(matrix.pairs) == 1:
         return matrix.pairs[0]
     if len(matrix.parts) == 2 and matrix.parts[0].rows == half:
@@ -293,17 +340,19 @@ def _halves(index: int, weight: LinearWeight) -> tuple[Part, Part]:
 
 
 def _whole(index: int, weight: LinearWeight) -> Part:
-    matrix = _matrix(index, weight)
+    matrix = _matrix(weight)
     if len(matrix.parts) != 1:
         raise ConfigError(f"expert {index}: moe_experts on CUDA takes down rows stored as one object")
     return matrix.parts[0]
 
 
-def _matrix(index: int, weight: LinearWeight) -> DeviceMatrix:
+def _matrix(weight: LinearWeight) -> DeviceMatrix:
     assert isinstance(weight.matrix, DeviceMatrix), "all experts are prepared for one route"
-    if weight.signs is not None:
-        raise ConfigError(f"expert {index}: moe_experts on CUDA has no Hadamard rotation of inputs")
     return weight.matrix
+
+
+def _address(signs: torch.Tensor | None) -> int | None:
+    return None if signs is None else signs.data_ptr()
 
 
 def _rows(part: Part, begin: int, count: int) -> Part:
@@ -317,10 +366,10 @@ def _rows(part: Part, begin: int, count: int) -> Part:
     return cut
 
 
-def _kind(parts: Sequence[tuple[Part, Part]]) -> Kind:
+def _kind(parts: Sequence[tuple[Part, Part]], rotates: bool) -> Kind:
     formats = {code for first, second in parts for code in (first.format, second.format)}
     plain = FORMAT_CODES[Format.FP32] in formats or any(first.format != second.format for first, second in parts)
-    return Kind(0 if plain else sum(1 << code for code in formats), max(map(_unit_bytes, formats)))
+    return Kind(0 if plain else sum(1 << code for code in formats), max(map(_unit_bytes, formats)), rotates)
 
 
 _FORMATS = {code: fmt for fmt, code in FORMAT_CODES.items()}

@@ -12,6 +12,8 @@ struct Expert {
     Part gate;
     Part up;
     Part down;
+    const float* gate_up_signs;  // of the Hadamard rotation of their input, or null
+    const float* down_signs;
 };
 
 // A slot is one of a row's chosen experts. Its place is where it stands once slots are sorted by expert: an expert's

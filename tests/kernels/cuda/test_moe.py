@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,11 +16,12 @@ from ninfer.errors import ConfigError
 from ninfer.kernels import moe_experts, moe_route, moe_shared_add
 from ninfer.kernels.jit import DeviceFacts, record, using
 from ninfer.kernels.linear import cuda as linear_cuda
-from ninfer.kernels.moe import cases, cuda, cuda_experts, oracle, prepare_experts
+from ninfer.kernels.linear import oracle as linear_oracle
+from ninfer.kernels.moe import ExpertWeights, cases, cuda, cuda_experts, oracle, prepare_experts
 from ninfer.kernels.moe.plan import grouping, held_per_lane, narrow_plan, wide_plan
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import ELEMENTWISE, EXACT, MATMUL, MATMUL_CHAIN, PROBABILITY
-from ninfer.kernels.weights import WeightView, prepare_linear
+from ninfer.kernels.weights import LinearWeight, WeightView, prepare_linear
 from tests.kernels.emulator import Emulator, missing
 from tests.kernels.harness import Trial, assert_rows_independent, compare, conform, poisoned, same_bits
 from tests.kernels.test_moe import Sample, _choice, _logits, _route
@@ -103,17 +105,13 @@ def test_shared_add_matches_the_oracle(case: cases.Case) -> None:
 def test_the_output_may_replace_an_input(replaced: int) -> None:
     rows = [normal(3, 67), normal(3, 1, seed=1), normal(3, 67, seed=2), normal(3, 67, seed=3)]
     wanted = poisoned(3, 67)
-    moe_shared_add(*rows, wanted)
-    moe_shared_add(*rows, rows[replaced])
+    shared, score, routed, residual = rows
+    moe_shared_add(shared, score, routed, residual, wanted)
+    moe_shared_add(shared, score, routed, residual, rows[replaced])
     assert same_bits(rows[replaced], wanted)
 
 
 # ---- moe_experts -------------------------------------------------------------------------------------------
-
-
-def _rounded(function: oracle.Linear, fmt: Format) -> oracle.Linear:
-    """The oracle of a linear whose input is rounded to bf16, as CUDA does unless weights are fp32."""
-    return function if fmt is Format.FP32 else lambda x: function(torch.from_numpy(x).bfloat16().float().numpy())
 
 
 class Trials:
@@ -122,20 +120,20 @@ class Trials:
     def __init__(self, case: cases.Case) -> None:
         self.case, self.sample = case, Sample(case)
         gate_up, down = (
-            [prepare_linear([part], route=Route.CUDA) for part in parts]
+            [prepare_linear([part], signs=self.sample._rotation(part), route=Route.CUDA) for part in parts]
             for parts in (self.sample.gate_up, self.sample.down)
         )
         self.experts = prepare_experts(gate_up, down)
         self.ids, self.weights = oracle.moe_route(normal(case.rows, case.experts, spread=2.0).numpy(), case.top_k)
         self.inputs = (normal(case.rows, case.hidden), torch.from_numpy(self.ids), torch.tensor(self.weights).float())
 
-    def run(self, *inputs: torch.Tensor) -> torch.Tensor:
-        out = poisoned(*inputs[0].shape)
-        cuda_experts.moe_experts(inputs[0], self.experts, *inputs[1:], out)
+    def run(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        out = poisoned(*x.shape)
+        cuda_experts.moe_experts(x, self.experts, ids, weights, out)
         return out
 
     def check(self) -> None:
-        """Gated products against the oracle, and the result against the oracle of what these products are."""
+        """Gated products as `down` takes them, against the oracle; the result against the oracle of these products."""
         x, ids, weights = self.inputs
         out = poisoned(*x.shape)
         call = cuda_experts.Call(x, self.experts, ids, weights, out)
@@ -146,17 +144,23 @@ class Trials:
         compare("products", products, self._gated(x), MATMUL_CHAIN)
         compare("out", out, self._summed(products.numpy()), MATMUL)
 
+    def _linear(self, part: WeightView, signs: torch.Tensor | None) -> oracle.Linear:
+        stored = linear_oracle.StoredRows(part.format, part.shape, part.row_begin, part.row_end, part.data.numpy())
+        return lambda x: linear_oracle.linear_bf16(x, [stored], None if signs is None else signs.numpy())
+
     def _gated(self, x: torch.Tensor) -> np.ndarray:
-        linears = [_rounded(self.sample.linear(part), self.case.gate_up) for part in self.sample.gate_up]
+        linears = [self._linear(part, self.sample._rotation(part)) for part in self.sample.gate_up]
         rows = [
             oracle.gated(x[row : row + 1].numpy(), linears[expert])
             for row, chosen in enumerate(self.ids)
             for expert in chosen
         ]
-        return np.concatenate(rows)
+        products = np.concatenate(rows)
+        signs = self.sample._rotation(self.sample.down[0])  # of all experts
+        return products if signs is None else linear_oracle._rotated(products, signs.numpy())
 
     def _summed(self, products: np.ndarray) -> np.ndarray:
-        linears = [_rounded(self.sample.linear(part), self.case.down) for part in self.sample.down]
+        linears = [self._linear(part, None) for part in self.sample.down]
         out = np.zeros((self.case.rows, self.case.hidden))
         for slot, expert in enumerate(self.ids.flatten()):
             row, share = divmod(slot, self.case.top_k)
@@ -199,6 +203,43 @@ def test_experts_of_the_official_size_match_the_oracle() -> None:
         Trials(case).check()
 
 
+ROTATED = next(case for case in cases.CASES["moe_experts"] if case.name == "rotated")
+
+
+@pytest.mark.parametrize("case", [ROTATED, replace(ROTATED, rows=9, experts=1, top_k=1)], ids=["narrow", "wide"])
+def test_rotated_inputs_match_the_oracle(case: cases.Case) -> None:
+    with using(Emulator(order="random", seed=1)):
+        Trials(case).check()
+
+
+@pytest.mark.usefixtures("emulated")
+def test_experts_may_be_rotated_or_not() -> None:
+    def prepared(rows: int, columns: int, rotates: bool, seed: int) -> LinearWeight:
+        signs = normal(columns, seed=seed).sign() if rotates else None
+        return prepare_linear([view(Format.T2, (rows, columns), seed=seed)], signs=signs, route=Route.CUDA)
+
+    gate_up = [prepared(2048, 64, False, 0), prepared(2048, 64, False, 1)]
+    down = [prepared(64, 1024, False, 2), prepared(64, 1024, True, 3)]
+    experts = prepare_experts(gate_up, down)
+    assert isinstance(experts.table, cuda_experts.DeviceExperts)
+    assert (experts.table.gate_up.rotates, experts.table.down.rotates) == (False, True)
+    x, ids, weights, out = normal(2, 64), torch.tensor([[0, 1], [1, 0]]), torch.ones(2, 2), poisoned(2, 64)
+    moe_experts(x, experts, ids, weights, out)
+    apart = torch.zeros(2, 64)
+    for row, chosen in enumerate(ids.tolist()):
+        for expert in chosen:
+            apart[row] += _alone(experts, expert, x[row : row + 1])
+    assert same_bits(out, apart)
+
+
+def _alone(experts: ExpertWeights, expert: int, x: torch.Tensor) -> torch.Tensor:
+    """One expert's result [H] by linear's own kernels."""
+    product, result = poisoned(1, experts.products), poisoned(1, experts.columns)
+    assert linear_cuda.gate_up_swiglu(x, experts.gate_up[expert], product)
+    linear_cuda.linear(product, experts.down[expert], result)
+    return result[0]
+
+
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("case", SMALL[:4], ids=lambda case: case.name)
 def test_experts_have_the_bits_of_their_linears(case: cases.Case) -> None:
@@ -207,10 +248,7 @@ def test_experts_have_the_bits_of_their_linears(case: cases.Case) -> None:
     apart = torch.zeros(case.rows, case.hidden)
     for row, chosen in enumerate(ids.tolist()):
         for share, expert in enumerate(chosen):
-            product, result = poisoned(1, case.products), poisoned(1, case.hidden)
-            assert linear_cuda.gate_up_swiglu(x[row : row + 1], trials.experts.gate_up[expert], product)
-            linear_cuda.linear(product, trials.experts.down[expert], result)
-            apart[row] += result[0] * weights[row, share]
+            apart[row] += _alone(trials.experts, expert, x[row : row + 1]) * weights[row, share]
     assert same_bits(trials.run(*trials.inputs), apart)
 
 
@@ -253,7 +291,7 @@ def test_gate_and_up_may_lie_apart_and_differ() -> None:
         for share, expert in enumerate(chosen):
             both, result = poisoned(1, 64), poisoned(1, 64)
             linear_cuda.linear(x[row : row + 1], experts.gate_up[expert], both)
-            gate, up = both.split(32, dim=1)
+            gate, up = both[:, :32], both[:, 32:]
             linear_cuda.linear((gate * torch.sigmoid(gate) * up).contiguous(), experts.down[expert], result)
             apart[row] += result[0] * weights[row, share]
     compare("out", out, apart.double().numpy(), MATMUL_CHAIN)
