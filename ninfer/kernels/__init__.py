@@ -34,7 +34,7 @@ from ninfer.kernels.mlp import gate_up_swiglu, swiglu
 from ninfer.kernels.moe import moe_experts, moe_route, moe_shared_add
 from ninfer.kernels.native import BODIES
 from ninfer.kernels.paged_attention import paged_attention
-from ninfer.kernels.qk_norm_rope import qk_norm_rope
+from ninfer.kernels.qk_norm_rope import qk_norm_rope, qk_norm_rope_append
 from ninfer.kernels.rmsnorm import rmsnorm
 from ninfer.kernels.sampling import sample
 
@@ -58,6 +58,7 @@ CATALOGUE: Mapping[str, str] = MappingProxyType(
         "paged_attention": "ninfer.kernels.paged_attention",
         "projections": "ninfer.kernels.linear",
         "qk_norm_rope": "ninfer.kernels.qk_norm_rope",
+        "qk_norm_rope_append": "ninfer.kernels.qk_norm_rope",
         "rmsnorm": "ninfer.kernels.rmsnorm",
         "sample": "ninfer.kernels.sampling",
         "swiglu": "ninfer.kernels.mlp",
@@ -94,6 +95,7 @@ __all__ = [
     "paged_attention",
     "projections",
     "qk_norm_rope",
+    "qk_norm_rope_append",
     "rmsnorm",
     "sample",
     "swiglu",

@@ -36,6 +36,7 @@ __all__ = [
     "Plane",
     "RowFormat",
     "RowLayout",
+    "check_append",
     "decode",
     "encode",
     "kv_append",
@@ -58,19 +59,25 @@ def kv_append(pool: KvPool, k: torch.Tensor, v: torch.Tensor, slots: torch.Tenso
     Raises:
         ValueError: a shape, dtype or slot outside the contract; the pool is then untouched.
     """
-    tokens = slots.numel()
-    for name, tensor in (("k", k), ("v", v)):
-        check("kv_append", name, tensor, (tokens, pool.kv_heads, pool.head_dim), torch.float32)
-    check("kv_append", "slots", slots, (tokens,), torch.int64)
-    if tokens == 0:
+    check_append("kv_append", pool, k, v, slots)
+    if slots.numel() == 0:
         return
-    if not on_device(slots):
-        _check_slots(pool, slots)
     route = plan(problem(k, compiled_cpu.SOURCE))[0]
     IMPLEMENTATIONS["kv_append"][route](pool, k, v, slots)
 
 
-def _check_slots(pool: KvPool, slots: torch.Tensor) -> None:
+def check_append(op: str, pool: KvPool, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
+    """Require what kv_append requires.
+
+    Raises:
+        ValueError: naming the op.
+    """
+    tokens = slots.numel()
+    for name, tensor in (("k", k), ("v", v)):
+        check(op, name, tensor, (tokens, pool.kv_heads, pool.head_dim), torch.float32)
+    check(op, "slots", slots, (tokens,), torch.int64)
+    if tokens == 0 or on_device(slots):
+        return
     low, high = int(slots.min()), int(slots.max())
     if low < 0 or high >= pool.pages * PAGE_TOKENS:
-        raise ValueError(f"kv_append: slots must lie in [0, {pool.pages * PAGE_TOKENS}), got {low} to {high}")
+        raise ValueError(f"{op}: slots must lie in [0, {pool.pages * PAGE_TOKENS}), got {low} to {high}")

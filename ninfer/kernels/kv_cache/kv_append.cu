@@ -1,11 +1,11 @@
 // kv_append: see the contract in this folder, and codec.py for the formats. A warp owns one row: one side of one head
-// of one token. Every lane holds groups of four neighbours, 128 columns apart.
+// of one token.
 #include "ninfer.cuh"
+#include "kv_cache/rows.cuh"
 
 using namespace ninfer;
 
 constexpr int kDim = NINFER_DIM;
-constexpr int kSteps = (kDim + 127) / 128;
 constexpr int kWarps = 4;
 
 struct Args {
@@ -18,119 +18,13 @@ struct Args {
     i64 heads;
 };
 
-// Lanes past the row hold zeros and store nothing.
-struct Row {
-    float x[kSteps][4];
-};
-
-NINFER_DEVICE int column_of(int step) { return 128 * step + 4 * lane(); }
-
-NINFER_DEVICE Row load_row(const float* from) {
-    Row row;
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-        const int column = column_of(step);
-        const float4 v = column < kDim ? load_float4(from + column) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        row.x[step][0] = v.x, row.x[step][1] = v.y, row.x[step][2] = v.z, row.x[step][3] = v.w;
-    }
-    return row;
-}
-
-NINFER_DEVICE u32 greatest_of(const float (&x)[4]) {
-    return max(max(kv_magnitude(x[0]), kv_magnitude(x[1])), max(kv_magnitude(x[2]), kv_magnitude(x[3])));
-}
-
-// The greatest magnitude among groups of LANES lanes.
-template <int LANES>
-NINFER_DEVICE u32 greatest(u32 top) {
-#pragma unroll
-    for (int mask = LANES / 2; mask > 0; mask /= 2) top = max(top, shuffle_xor(top, mask));
-    return top;
-}
-
-NINFER_DEVICE void store_fp32(const Row& row, u8* codes) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-        if (column_of(step) < kDim)
-            store_float4(reinterpret_cast<float*>(codes) + column_of(step),
-                         make_float4(row.x[step][0], row.x[step][1], row.x[step][2], row.x[step][3]));
-}
-
-NINFER_DEVICE void store_bf16(const Row& row, u8* codes) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-        u32 words[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) words[i] = kv_bf16(row.x[step][i]);
-        const uint2 packed = make_uint2(words[0] | words[1] << 16, words[2] | words[3] << 16);
-        if (column_of(step) < kDim) store8(codes + 2 * column_of(step), packed);
-    }
-}
-
-NINFER_DEVICE void store_int8(const Row& row, u8* codes, u8* scales) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-        const u16 word = kv_int8_scale(greatest<16>(greatest_of(row.x[step])));
-        const float scale = half_to_float(word);
-        u32 packed = 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            packed |= (kv_int8(kv_quotient(row.x[step][i], scale, 127.0f)) & 255u) << 8 * i;
-        if (column_of(step) >= kDim) continue;
-        store4(codes + column_of(step), packed);
-        if (lane() % 16 == 0) reinterpret_cast<u16*>(scales)[column_of(step) / 64] = word;
-    }
-}
-
-NINFER_DEVICE void store_fp8(const Row& row, u8* codes, u8* scales) {
-    u32 top = 0;
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) top = max(top, greatest_of(row.x[step]));
-    const u16 word = kv_fp8_scale(greatest<32>(top));
-    const float scale = bf16_to_float(word);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-        u32 packed = 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            packed |= static_cast<u32>(kv_e4m3(kv_quotient(row.x[step][i], scale, 448.0f))) << 8 * i;
-        if (column_of(step) < kDim) store4(codes + column_of(step), packed);
-    }
-    if (lane() == 0) *reinterpret_cast<u16*>(scales) = word;
-}
-
-NINFER_DEVICE void store_nvfp4(const Row& row, u8* codes, u8* scales) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-        const u8 code = kv_nvfp4_scale(greatest<4>(greatest_of(row.x[step])));
-        const float scale = kv_nvfp4_scale_value(code);
-        u32 packed = 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) packed |= kv_e2m1(kv_quotient(row.x[step][i], scale, 6.0f)) << 4 * i;
-        if (column_of(step) >= kDim) continue;
-        reinterpret_cast<u16*>(codes)[column_of(step) / 4] = static_cast<u16>(packed);
-        if (lane() % 4 == 0) scales[column_of(step) / 16] = code;
-    }
-}
-
-template <int FORMAT>
-NINFER_DEVICE void store_row(const Row& row, const KvPlane& plane, i64 place) {
-    u8* codes = plane.codes + place * plane.code_bytes;
-    u8* scales = plane.scales + place * plane.scale_bytes;
-    if constexpr (FORMAT == kRowFp32) store_fp32(row, codes);
-    if constexpr (FORMAT == kRowBf16) store_bf16(row, codes);
-    if constexpr (FORMAT == kRowInt8) store_int8(row, codes, scales);
-    if constexpr (FORMAT == kRowFp8) store_fp8(row, codes, scales);
-    if constexpr (FORMAT == kRowNvfp4) store_nvfp4(row, codes, scales);
-}
-
 NINFER_KERNEL(kv_append, Args, 128) {
     const i64 index = static_cast<i64>(blockIdx.x) * kWarps + warp();
     if (index >= 2 * args.tokens * args.heads) return;
     const i64 rows = args.tokens * args.heads, of_side = index % rows, slot = args.slots[of_side / args.heads];
     const i64 place = (slot / kPageTokens * args.heads + of_side % args.heads) * kPageTokens + slot % kPageTokens;
     if (index < rows)
-        store_row<NINFER_KEYS>(load_row(args.k + of_side * kDim), args.keys, place);
+        store_row<NINFER_KEYS>(load_row<kDim>(args.k + of_side * kDim), args.keys, place);
     else
-        store_row<NINFER_VALUES>(load_row(args.v + of_side * kDim), args.values, place);
+        store_row<NINFER_VALUES>(load_row<kDim>(args.v + of_side * kDim), args.values, place);
 }

@@ -1,4 +1,4 @@
-"""qk_norm_rope in C++."""
+"""qk_norm_rope in C++, and qk_norm_rope_append, which is two kernels here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from ninfer.kernels.kv_cache import KvPool
+from ninfer.kernels.kv_cache import compiled_cpu as kv_cache
 from ninfer.kernels.native import Kernel
 from ninfer.kernels.qk_norm_rope.spec import RopeSpec, frequencies
 from ninfer.kernels.routes import Route
@@ -67,6 +69,24 @@ def qk_norm_rope(
         eps,
     )
     _KERNEL.launch(body, args, q, k, q_weight, k_weight, positions, turns, axes, q_out, k_out)
+
+
+def qk_norm_rope_append(
+    body: Route,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    positions: torch.Tensor,
+    rope: RopeSpec,
+    pool: KvPool,
+    slots: torch.Tensor,
+) -> None:
+    """See the contract in the package's docstring."""
+    qk_norm_rope(body, q, k, q_weight, k_weight, eps, positions, rope, q, k)
+    kv_cache.kv_append(body, pool, k, v, slots)
 
 
 def _side(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> _Side:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from ninfer.kernels.exact import row_sum
+from ninfer.kernels.kv_cache import KvPool
+from ninfer.kernels.kv_cache import torch_cpu as kv_cache
 from ninfer.kernels.qk_norm_rope.spec import RopeSpec, frequencies
 
 
@@ -25,6 +27,23 @@ def qk_norm_rope(
     for x, weight, out in ((q, q_weight, q_out), (k, k_weight, k_out)):
         _norm(x, weight, eps, out)
         _rotate(out, cosines, sines)
+
+
+def qk_norm_rope_append(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+    positions: torch.Tensor,
+    rope: RopeSpec,
+    pool: KvPool,
+    slots: torch.Tensor,
+) -> None:
+    """See the contract in the package's docstring."""
+    qk_norm_rope(q, k, q_weight, k_weight, eps, positions, rope, q, k)
+    kv_cache.kv_append(pool, k, v, slots)
 
 
 def _angles(positions: torch.Tensor, rope: RopeSpec) -> torch.Tensor:

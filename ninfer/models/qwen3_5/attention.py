@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ninfer.kernels import gated_sigmoid, kv_append, linear, paged_attention, projections, qk_norm_rope
+from ninfer.kernels import gated_sigmoid, linear, paged_attention, projections, qk_norm_rope_append
 from ninfer.kernels.arena import Arena
 from ninfer.kernels.kv_cache import KvPool
 from ninfer.kernels.qk_norm_rope import RopeSpec
@@ -51,8 +51,7 @@ class Attention:
         weights, outs = (w.query, w.gate, w.key, w.value), (q_rows, gate_rows, k.view(tokens, -1), v.view(tokens, -1))
         projections(x, weights, outs)
         rope = RopeSpec(c.rope_theta, c.rotary_dim, c.mrope_section)
-        qk_norm_rope(q, k, w.query_norm, w.key_norm, self.eps, batch.positions, rope, q, k)
-        kv_append(kv, k, v, batch.slots)
+        qk_norm_rope_append(q, k, v, w.query_norm, w.key_norm, self.eps, batch.positions, rope, kv, batch.slots)
         paged_attention(q, kv, batch.tables, batch.segments, c.head_dim**-0.5, mixed)
         gated_sigmoid(mixed_rows, gate_rows, mixed_rows)
         linear(mixed_rows, w.output, out, residual)

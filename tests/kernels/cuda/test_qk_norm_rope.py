@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from ninfer.kernels.jit import using
-from ninfer.kernels.qk_norm_rope import IMPLEMENTATIONS, RopeSpec, oracle, qk_norm_rope
+from ninfer.kernels.kv_cache import KvCodec, kv_append, make_kv_pool
+from ninfer.kernels.qk_norm_rope import IMPLEMENTATIONS, RopeSpec, oracle, qk_norm_rope, qk_norm_rope_append
 from ninfer.kernels.qk_norm_rope.cases import CASES, Case
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import ROTATION
@@ -60,3 +61,22 @@ def test_rows_do_not_depend_on_the_call() -> None:
 
     with using(Emulator(order="random", seed=3)):
         assert_rows_independent(run, _normal(9, 3, 64), _normal(9, 1, 64, seed=5), positions, counts=(1, 2, 7, 33))
+
+
+@pytest.mark.parametrize("codec", KvCodec)
+@pytest.mark.parametrize("dim", [64, 192])
+def test_appending_in_one_pass_gives_the_bits_of_two(codec: KvCodec, dim: int) -> None:
+    q, k, v = _normal(5, 3, dim), _normal(5, 2, dim, seed=1), _normal(5, 2, dim, seed=4)
+    weights, rope = (_normal(dim, seed=2), _normal(dim, seed=3)), RopeSpec(1e7, 32, (6, 5, 5))
+    positions = torch.randint(0, 262144, (3, 5), generator=torch.Generator().manual_seed(1)).int()
+    slots, once, twice = torch.tensor([3, 64, 0, 127, 63]), *(make_kv_pool(codec, 2, 2, dim) for _ in range(2))
+    fused = q.clone(), k.clone()
+    with using(Emulator("check")):
+        qk_norm_rope_append(*fused, v, *weights, EPS, positions, rope, once, slots)
+        qk_norm_rope(q, k, *weights, EPS, positions, rope, q, k)
+        kv_append(twice, k, v, slots)
+    assert same_bits(fused[0], q)
+    assert same_bits(fused[1], k)
+    for got, wanted in ((once.keys, twice.keys), (once.values, twice.values)):
+        assert same_bits(got.codes, wanted.codes)
+        assert same_bits(got.scales, wanted.scales)
