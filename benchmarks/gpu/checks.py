@@ -24,6 +24,7 @@ from ninfer.kernels import (
     gated_rmsnorm,
     gated_sigmoid,
     gdn,
+    gdn_fold,
     gdn_gates,
     kv_append,
     linear,
@@ -34,6 +35,7 @@ from ninfer.kernels import (
     paged_attention,
     projections,
     qk_norm_rope,
+    qk_norm_rope_append,
     rmsnorm,
     sample,
     swiglu,
@@ -222,14 +224,12 @@ def _rowwise(sizes: Sizes) -> Iterator[Outcome]:
 
 def _rope(sizes: Sizes) -> Iterator[Outcome]:
     g, tokens = sizes.geometry, sizes.prompt
-    pairs = g.rotary_dim // 2
-    sections = (pairs - 2 * (pairs // 3), pairs // 3, pairs // 3)
     q, k = (torch.randn(tokens, heads, g.head_dim) for heads in (g.query_heads, g.key_heads))
-    norms, rope = [torch.randn(g.head_dim) for _ in range(2)], RopeSpec(1e7, g.rotary_dim, sections)
+    norms, rope = [torch.randn(g.head_dim) for _ in range(2)], _rope_spec(g)
     positions = torch.randint(0, 100_000, (3, tokens), dtype=torch.int32)
     outs = torch.empty_like(q), torch.empty_like(k)
     qk_norm_rope(q, k, *norms, _EPS, positions, rope, *outs)
-    turned = _np(positions), _np(frequencies(rope)), sections
+    turned = _np(positions), _np(frequencies(rope)), rope.sections
     for x, norm, out in zip((q, k), norms, outs, strict=True):
         wanted = rope_oracle.qk_norm_rope(_np(x), _np(norm), _EPS, *turned)
         yield _outcome("qk_norm_rope", f"{x.shape[1]} heads", out, wanted, within.ROTATION)
@@ -237,13 +237,26 @@ def _rope(sizes: Sizes) -> Iterator[Outcome]:
 
 def _append(sizes: Sizes) -> Iterator[Outcome]:
     g, tokens = sizes.geometry, 3
+    slots, positions = torch.tensor([5, 64, 127]), torch.randint(0, 9000, (3, tokens), dtype=torch.int32)
+    norm, rope = torch.randn(g.head_dim), _rope_spec(g)
     for codec in KvCodec:
         pool = make_kv_pool(codec, 2, g.key_heads, g.head_dim, sizes.placement)
         k, v = (torch.randn(tokens, g.key_heads, g.head_dim) for _ in range(2))
-        slots = torch.tensor([5, 64, 127])
         kv_append(pool, k, v, slots)
-        same = all(_stored_as(plane, x, slots) for plane, x in ((pool.keys, k), (pool.values, v)))
-        yield Outcome("kv_append", codec.value, 0.0 if same else np.inf)
+        yield _appended("kv_append", codec, pool, k, v, slots)
+        q = torch.randn(tokens, g.query_heads, g.head_dim)
+        qk_norm_rope_append(q, k, v, norm, norm, _EPS, positions, rope, pool, slots)
+        yield _appended("qk_norm_rope_append", codec, pool, k, v, slots)
+
+
+def _appended(op: str, codec: KvCodec, pool: KvPool, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> Outcome:
+    same = all(_stored_as(plane, x, slots) for plane, x in ((pool.keys, k), (pool.values, v)))
+    return Outcome(op, codec.value, 0.0 if same else np.inf)
+
+
+def _rope_spec(g: Geometry) -> RopeSpec:
+    pairs = g.rotary_dim // 2
+    return RopeSpec(1e7, g.rotary_dim, (pairs - 2 * (pairs // 3), pairs // 3, pairs // 3))
 
 
 def _stored_as(plane: Plane, x: torch.Tensor, slots: torch.Tensor) -> bool:
@@ -318,11 +331,15 @@ def _gdn(g: Geometry, counts: tuple[int, ...]) -> Iterator[Outcome]:
     keys, before = g.gdn_key_heads * g.gdn_head_dim, _np(state).copy()
     parts = [x.view(tokens, -1, g.gdn_head_dim) for x in qkv.split([keys, keys, qkv.shape[1] - 2 * keys], dim=1)]
     out = torch.empty(tokens, g.gdn_value_heads, g.gdn_head_dim)
-    gdn(qkv, decay, beta, state, StateSlots(sources, targets), Segments(counts, (0,) * len(counts)), out)
+    places = StateSlots(sources, targets), Segments(counts, (0,) * len(counts))
+    folded = state.clone()
+    gdn(qkv, decay, beta, state, *places, out)
+    gdn_fold(qkv, decay, beta, folded, *places)
     arrays = (*map(_np, parts), _np(decay), _np(beta), before)
     wanted, after = gdn_oracle.gdn(*arrays, sources, targets, counts)
     yield _outcome("gdn", f"{counts}", out, wanted, within.RECURRENCE)
     yield _outcome("gdn state", f"{counts}", state, after, within.RECURRENCE)
+    yield _outcome("gdn_fold", f"{counts}", folded, after, within.RECURRENCE)
 
 
 def _state_shape(g: Geometry) -> tuple[int, int, int]:
