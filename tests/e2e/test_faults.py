@@ -35,7 +35,7 @@ OPTIONS = EngineOptions(
 OPS = {
     "text": ("embedding", "rmsnorm", "linear"),
     "gdn": ("conv_silu", "gated_rmsnorm", "gdn", "gdn_gates", "linear", "projections"),
-    "attention": ("gated_sigmoid", "kv_append", "linear", "paged_attention", "projections", "qk_norm_rope"),
+    "attention": ("gated_sigmoid", "linear", "paged_attention", "projections", "qk_norm_rope_append"),
     "mlp": ("gate_up_swiglu", "linear"),
 }
 SITES = [(f"ninfer.models.qwen3_5.{module}", op) for module, ops in OPS.items() for op in ops] + [
