@@ -11,12 +11,12 @@ Domain: Hkv divides Hq; the used entries of tables are pages of the pool; column
 Effects: writes out; the pool is only read. Entries and columns past length_b may hold anything, NaN included.
 Workspace: the compiled route keeps the queries of one tile, a few decoded keys or values and partial results (at most
     64 MiB) in its workers' scratch. The torch route allocates decoded pages, a bounded number at a time, and the tiles
-    of one row. The CUDA route keeps partial results of splits (at most 256 MiB, or one tile's) in its workspace.
+    of one row. The CUDA route keeps partial results of splits (at most 128 MiB, or one tile's) in its workspace.
 Numeric criterion: tolerances.ATTENTION against the oracle. Keys are divided by absolute position into pages, and
     pages are merged in their order (the compiled route: within spans of 8 pages, which are merged in their order); a
     query's bits depend on its own keys only, not on later keys, on page ids, on other rows or on how its sequence was
     cut into calls. In the compiled route a NaN among a row's keys or values shows only in queries that may see it.
-    The CUDA route has two ways. Where no row has more than plan.MOST_DECODE_TOKENS tokens (and for fp32 pools always),
+    The CUDA route has two ways. Where no row has more than plan.MOST_SPLIT_TOKENS tokens (and for fp32 pools always),
     the above holds with splits of 1, 2, 4, ... pages by absolute position in place of spans; so a checked draft has
     the bits of plain decoding. Where a row has more tokens, queries, weights and decoded rows are rounded to bf16
     for the tensor cores: tolerances.ATTENTION_BF16, bits still a query's own, but not those of decoding. A NaN value

@@ -17,11 +17,15 @@ from ninfer.kernels.kv_cache.codec import KvCodec, RowFormat
 from ninfer.kernels.kv_cache.pool import PAGE_TOKENS
 from ninfer.kernels.routes import COMPILED_OR_TORCH, Problem, Route
 
-MOST_DECODE_TOKENS = 16
-"""Tokens of a row up to which a call is computed in fp32: a decode round, or the check of a draft."""
+MOST_SPLIT_TOKENS = 64
+"""Tokens of a row up to which keys are split and sums are fp32: a decode round, the check of a draft, a short prompt.
+
+Three terms cost three times the products of bf16 tiles. But 64 tokens are 24 tiles of 64 queries for the 27B model, a
+fifth of a large GPU's multiprocessors, each on a walk through all pages.
+"""
 SPLITS_OF_SIZE = 32
 """Splits of each size in pages: 1, 2, 4, ... The mirror of positions.cuh."""
-_MOST_PARTIAL = 256 << 20
+_MOST_PARTIAL = 128 << 20
 _SCORE_STRIDE = 72
 
 
@@ -89,7 +93,7 @@ def plan(problem: Problem) -> tuple[Route, ...]:
 
 def cuda_plan(shape: Shape, facts: DeviceFacts) -> SplitPlan | TilePlan:
     """The kernels for a call. fp32 pools have no tensor cores, so they are always split."""
-    if shape.most <= MOST_DECODE_TOKENS or shape.codec is KvCodec.FP32:
+    if shape.most <= MOST_SPLIT_TOKENS or shape.codec is KvCodec.FP32:
         return _split_plan(shape, facts)
     return _tile_plan(shape, facts)
 

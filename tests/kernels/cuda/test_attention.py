@@ -103,7 +103,7 @@ def test_few_tokens_match_the_oracle_in_every_codec(codec: KvCodec) -> None:
         ((16, 2, 256), KvCodec.INT8, [(127, 1), (3, 4)]),
         ((20, 1, 64), KvCodec.FP8, [(31, 5)]),  # four tiles of a wide group
         ((3, 3, 128), KvCodec.K8V4, [(65, 4)]),
-        ((4, 2, 192), KvCodec.INT8, [(64, 16), (0, 3)]),  # a warp's columns lie under two scales
+        ((4, 2, 192), KvCodec.INT8, [(64, 20), (0, 3)]),  # a warp's columns lie under two scales
         ((8, 1, 128), KvCodec.NVFP4, [(60, 8)]),
     ],
     ids=["27b", "35b", "wide", "no_group", "dim_192", "draft"],
@@ -124,12 +124,12 @@ def test_many_tokens_match_the_oracle_in_every_codec(codec: KvCodec) -> None:
 @pytest.mark.parametrize(
     ("geometry", "codec", "rows", "processors"),
     [
-        ((6, 1, 256), KvCodec.BF16, [(62, 30)], 132),
-        ((6, 1, 256), KvCodec.INT8, [(0, 43)], 1),
-        ((3, 3, 128), KvCodec.K8V4, [(1, 64)], 1),
-        ((2, 1, 192), KvCodec.FP8, [(5, 60), (7, 7)], 132),
+        ((3, 1, 256), KvCodec.BF16, [(62, 66)], 132),
+        ((3, 1, 256), KvCodec.INT8, [(0, 65)], 1),
+        ((2, 2, 128), KvCodec.K8V4, [(1, 70)], 1),
+        ((2, 1, 192), KvCodec.FP8, [(5, 65), (7, 7)], 132),
     ],
-    ids=["27b_4_warps", "27b_8_warps", "no_group", "dim_192"],
+    ids=["4_warps", "8_warps", "no_group", "dim_192"],
 )
 def test_many_tokens_match_the_oracle_in_other_geometries(
     geometry: tuple[int, int, int], codec: KvCodec, rows: list[tuple[int, int]], processors: int
@@ -140,7 +140,7 @@ def test_many_tokens_match_the_oracle_in_other_geometries(
 
 @NEEDS_EMULATOR
 def test_many_tokens_of_fp32_are_computed_in_fp32() -> None:
-    _conforms((6, 2, 64), KvCodec.FP32, [(30, 40)], ATTENTION)
+    _conforms((6, 2, 64), KvCodec.FP32, [(30, 66)], ATTENTION)
 
 
 @NEEDS_EMULATOR
@@ -171,7 +171,7 @@ def test_bits_of_many_tokens_do_not_depend_on_the_call() -> None:
     q, other = _normal(150, 4, 64, seed=7), _normal(20, 4, 64, seed=8)
     wanted = _attend(alone, q, Segments((150,), (0,)), Emulator(order="random"))
     device, pieces = Emulator(order="sticky", cp_async="eager"), []
-    for begin, end in ((0, 17), (17, 81), (81, 150)):
+    for begin, end in ((0, 66), (66, 150)):
         segments = Segments((end - begin, 20), (begin, 20))
         pieces.append(_attend(filled, torch.cat((q[begin:end], other)), segments, device)[: end - begin])
     assert same_bits(torch.cat(pieces), wanted)
@@ -221,7 +221,7 @@ def test_a_nan_does_not_reach_calls_before_it(side: str) -> None:
     page, column = filled.rows[0][1], 90 - 64
     getattr(filled.pool, side).codes[page, :, column] = float("nan")
     assert bool(_attend(filled, q[80:90], Segments((10,), (80,)), Emulator()).isfinite().all())
-    assert bool(_attend(filled, q[40:90], Segments((50,), (40,)), Emulator()).isfinite().all())
+    assert bool(_attend(filled, q[20:90], Segments((70,), (20,)), Emulator()).isfinite().all())
 
 
 def test_the_number_of_splits_is_that_of_the_last_page() -> None:
@@ -250,7 +250,7 @@ def test_decoding_splits_and_prefill_tiles() -> None:
 
 
 @pytest.mark.parametrize("codec", KvCodec)
-@pytest.mark.parametrize("most", [1, 3, 16, 17, 1024])
+@pytest.mark.parametrize("most", [1, 3, 64, 65, 1024])
 @pytest.mark.parametrize("dim", [64, 128, 192, 256])
 def test_every_plan_fits_every_gpu(codec: KvCodec, most: int, dim: int) -> None:
     for batch in (1, 8):
@@ -260,7 +260,7 @@ def test_every_plan_fits_every_gpu(codec: KvCodec, most: int, dim: int) -> None:
             if isinstance(chosen, SplitPlan):
                 assert chosen.queries * chosen.tiles >= 6 * most
                 assert 1 <= chosen.tiles_at_once <= batch * chosen.tiles
-                assert chosen.partial <= 256 << 20 or chosen.tiles_at_once == 1
+                assert chosen.partial <= 128 << 20 or chosen.tiles_at_once == 1
                 assert dim % (16 * chosen.warps) == 0
             else:
                 assert 16 * chosen.warps * chosen.tiles >= 6 * most
