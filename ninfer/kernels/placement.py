@@ -186,8 +186,11 @@ class Cuda:
 
     @contextmanager
     def uploading(self) -> Iterator[Callable[[Stored], torch.Tensor]]:
-        yield _Stage(self).bring
-        self.synchronise()
+        stage = _Stage(self)
+        try:
+            yield stage.bring
+        finally:
+            self.synchronise()  # before the buffers are gone
 
     def pinned(self, *shape: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
         """Registered where it lies: torch's own pinned memory is rounded up to a power of two."""
