@@ -46,7 +46,8 @@ def log_softmax_gather(logits: torch.Tensor, targets: torch.Tensor, out: torch.T
     """Write the log-probability of each row's target to out; see the module's contract.
 
     Raises:
-        ValueError: a shape or dtype outside the contract, or a target outside the vocabulary.
+        ValueError: a shape or dtype outside the contract, or, on a CPU, a target outside the vocabulary. CUDA gives
+            such a target NaN: the host does not read the device to find out.
     """
     rows, vocab = check_matrix("log_softmax_gather", "logits", logits, torch.float32)
     check("log_softmax_gather", "targets", targets, (rows,), torch.int64)

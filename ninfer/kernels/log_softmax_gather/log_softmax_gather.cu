@@ -152,7 +152,7 @@ NINFER_KERNEL(log_softmax_gather, GatherArgs, kThreads) {
 }
 
 // Grid: rows.
-NINFER_KERNEL(top_logprobs, TopArgs, kThreads) {
+NINFER_KERNEL(top_logprobs, TopArgs, kThreads, 1) {
     __shared__ double shared[kThreads / kWarp];
     __shared__ Selection selection;
     const SpanArgs& of = args.of;

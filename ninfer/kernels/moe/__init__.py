@@ -13,9 +13,11 @@ Domain: finite inputs; 1 <= k <= E; ids of a row distinct, in [0, E), which only
 Effects: each writes its outputs. out of moe_shared_add may be any of its inputs. Only the experts in ids are read.
 Workspace: moe_experts: torch allocates [T * k, H] and the products of one expert at a time; compiled routes take
     [T * k, I] from the team (with [T, H] and [T * k, I] in 8 bits where inputs are quantised, [T * k, H] where they are
-    rotated), and from each thread up to 1 MiB of results, or [T * k, 16] if that is more.
-Numeric criterion: tolerances.PROBABILITY (ids exact), MATMUL_CHAIN and ELEMENTWISE against the oracle. A row's experts
-    are added in the order of its own list, each with the bits of gate_up_swiglu and linear: a row's bits are its own.
+    rotated), and from each thread up to 1 MiB of results, or [T * k, 16] if that is more; CUDA keeps [T * k, I] and
+    [T * k, H], and for tiles of many rows the inputs of one product in bf16.
+Numeric criterion: tolerances.PROBABILITY (ids exact), MATMUL_CHAIN and ELEMENTWISE against the oracle. CUDA rounds the
+    inputs of both products to bf16 where their weights are not fp32; the oracle then gets them so. A row's experts are
+    added in the order of its own list, each with the bits of gate_up_swiglu and linear: a row's bits are its own.
 """
 
 from __future__ import annotations

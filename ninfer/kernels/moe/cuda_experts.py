@@ -112,7 +112,11 @@ PLAIN = _source("plain.cu", expert_plain=_ProductArgs)
 _OFFICIAL = (Format.Q4, Format.Q5, Format.Q6, Format.Q8)
 WARM: tuple[tuple[CudaSource, dict[str, int]], ...] = (
     (GROUP, {}),
-    *((NARROW, {"NINFER_FORMATS": 1 << FORMAT_CODES[fmt], "NINFER_RING": 8192}) for fmt in _OFFICIAL),
+    *(
+        (NARROW, {"NINFER_FORMATS": 1 << FORMAT_CODES[fmt], "NINFER_RING": ring})
+        for fmt in _OFFICIAL
+        for ring in (8192, 4096)
+    ),
     *(
         (WIDE, {"NINFER_FORMATS": 1 << FORMAT_CODES[fmt], "NINFER_TOKENS": tokens, "NINFER_STAGES": 3})
         for fmt in _OFFICIAL[:3]

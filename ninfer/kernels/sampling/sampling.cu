@@ -175,7 +175,7 @@ NINFER_KERNEL(sample_peaks, Args, kThreads) {
 }
 
 // Grid: as for sample_peaks. Settles the row's greatest score, and adds up masses where the row is drawn by mass.
-NINFER_KERNEL(sample_masses, Args, kThreads) {
+NINFER_KERNEL(sample_masses, Args, kThreads, 1) {
     __shared__ u64 shared[32];
     __shared__ u64 masses[kEntries];
     const i64 row = blockIdx.x;
