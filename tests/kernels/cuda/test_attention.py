@@ -70,12 +70,13 @@ def _conforms(
     rows: list[tuple[int, int]],
     tolerance: Tolerance,
     device: Emulator | None = None,
+    size: float = 1.0,
 ) -> None:
-    """Rows of (start, count) against the oracle."""
+    """Rows of (start, count), with queries of this size, against the oracle."""
     heads, kv_heads, dim = geometry
     filled = _filled(codec, kv_heads, dim, [start + count for start, count in rows])
     segments = Segments(tuple(count for _, count in rows), tuple(start for start, _ in rows))
-    q = _normal(segments.total, heads, dim, seed=99)
+    q = _normal(segments.total, heads, dim, seed=99) * size
     out, route = poisoned(*q.shape), IMPLEMENTATIONS["paged_attention"][Route.CUDA]
     planes = filled.pool.keys, filled.pool.values
     trial = Trial(
@@ -112,6 +113,11 @@ def test_few_tokens_match_the_oracle_in_other_geometries(
     geometry: tuple[int, int, int], codec: KvCodec, rows: list[tuple[int, int]]
 ) -> None:
     _conforms(geometry, codec, rows, ATTENTION)
+
+
+@NEEDS_EMULATOR
+def test_large_scores_keep_the_accuracy_of_fp32() -> None:
+    _conforms((6, 2, 64), KvCodec.BF16, [(126, 2), (129, 1)], ATTENTION, size=8.0)
 
 
 @NEEDS_EMULATOR
