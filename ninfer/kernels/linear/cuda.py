@@ -235,6 +235,7 @@ def _launch(x: torch.Tensor, targets: Sequence[_Target], keep: Sequence[object])
         rows=sum(part.rows for part in parts),
         columns=x.shape[1],
         row_bytes=max(_unit_bytes(part.format) for part in parts),
+        light=len({part.format for part in parts}) == 1 and not parts[0].high,
         paired=paired,
         facts=device().facts,
     )
@@ -265,12 +266,12 @@ def _launch_wide(
 
 
 def _narrow_launch(chosen: NarrowPlan, formats: int, tiles: int) -> Launch:
-    macros = _narrow_macros(formats, chosen.tiles, chosen.ring)
+    macros = _narrow_macros(formats, chosen.tiles, chosen.ring, chosen.staged)
     return Launch((tiles, 1, 1), (32 * chosen.warps, 1, 1), chosen.shared, macros)
 
 
-def _narrow_macros(formats: int, tiles: int, ring: int) -> Mapping[str, int]:
-    return {"NINFER_FORMATS": formats, "NINFER_TILES": tiles, "NINFER_RING": ring}
+def _narrow_macros(formats: int, tiles: int, ring: int, staged: bool) -> Mapping[str, int]:
+    return {"NINFER_FORMATS": formats, "NINFER_TILES": tiles, "NINFER_RING": ring, "NINFER_STAGED_X": int(staged)}
 
 
 def _wide_macros(formats: int, tokens: int) -> Mapping[str, int]:
@@ -391,12 +392,14 @@ def _rows(parts: Sequence[Part], begins: Sequence[int], begin: int, count: int, 
 _B, _Q4, _Q5, _Q6, _Q8 = (1 << FORMAT_CODES[fmt] for fmt in (Format.BF16, Format.Q4, Format.Q5, Format.Q6, Format.Q8))
 _RING = 8192
 _WARM_NARROW = (
-    *((formats, 1) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q5, _Q6, _Q8, _Q8 | _B, _B)),
-    *((formats, 2) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q4, _Q6, _Q8)),
+    *((formats, 1, True) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q5, _Q6, _Q8, _Q8 | _B, _B)),
+    *((formats, 2, True) for formats in (_Q4, _Q8)),
+    *((formats, 2, False) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q4, _Q6)),
+    (_Q5, 1, False),
 )
 _WARM_WIDE = (_B, _Q4, _Q5, _Q6, _Q8)
 WARM: tuple[tuple[CudaSource, Mapping[str, int]], ...] = (
-    *((NARROW, _narrow_macros(formats, tiles, _RING)) for formats, tiles in _WARM_NARROW),
+    *((NARROW, _narrow_macros(formats, tiles, _RING, staged)) for formats, tiles, staged in _WARM_NARROW),
     *((WIDE, _wide_macros(formats, 128)) for formats in _WARM_WIDE),
     *((MERGE, _merge_macros(formats)) for formats in (_B, _Q5, _Q8)),
     (ACTIVATIONS, {}),

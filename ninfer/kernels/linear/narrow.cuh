@@ -1,4 +1,4 @@
-// Up to eight tokens: a warp streams its rows through a ring in shared memory of its own, and takes x from where it is.
+// Up to eight tokens: a warp streams its rows through a ring in shared memory of its own.
 #pragma once
 
 #include "tile.cuh"
@@ -25,17 +25,44 @@ NINFER_DEVICE void load_octet(float (&to)[8], const float* row, int column, int 
     for (int i = 0; i < 8; ++i) to[i] = column + i < columns ? row[column + i] : 0.0f;
 }
 
+// x as it is: each lane loads the octets of its own token, one slice ahead, and rounds them.
+template <int FORMAT>
+struct LoadedTokens {
+    static constexpr int kOctets = Staged<FORMAT>::kOctets;
+    const float* row;  // of token lane / 4, f32[columns], or nullptr for zeros
+    int columns;
+    bool vector;  // rows begin at multiples of 16 bytes, columns is a multiple of 4
+    float ahead[kOctets][8];
+
+    // What comes first.
+    NINFER_MEMBER void begin(int unit) { load(unit, 0); }
+
+    // The octets of a slice, and after it those of slice `next_slice` of unit `next`.
+    NINFER_MEMBER void take(u32 (&x)[kOctets][4], int, int, int next, int next_slice) {
+#pragma unroll
+        for (int octet = 0; octet < kOctets; ++octet) fp32_pairs(ahead[octet], x[octet]);
+        load(next, next_slice);
+    }
+
+    NINFER_MEMBER void load(int unit, int slice) {
+#pragma unroll
+        for (int octet = 0; octet < kOctets; ++octet) {
+            const int column = unit * kUnit + slice_column<FORMAT>(slice, lane() % 4) + octet * 8;
+            load_octet(ahead[octet], row, column, columns, vector);
+        }
+    }
+};
+
 // sum[t] += the products of units [begin, end) of tile t and eight tokens, by one warp: an mma's D, rows g and g + 8 by
 // tokens 2c and 2c + 1, where g = lane / 4 and c = lane % 4.
 //
-// x_row: token g's row, f32[columns], or nullptr for zeros. vector: rows of x begin at multiples of 16 bytes and
-// columns is a multiple of 4. ring: RING bytes of shared memory or two units, of this warp alone.
-template <int FORMAT, int TILES, int RING>
-NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const float* x_row, bool vector, int columns,
-                                int begin, int end, u8* ring, float (&sum)[TILES][4]) {
+// tokens: where x comes from, as LoadedTokens. ring: RING bytes of shared memory or two units, of this warp alone.
+template <int FORMAT, int TILES, int RING, class Tokens>
+NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], Tokens& tokens, int columns, int begin, int end,
+                                u8* ring, float (&sum)[TILES][4]) {
     constexpr int stages = ring_stages<FORMAT, TILES>(RING), tile_bytes = Staged<FORMAT>::kBytes;
     constexpr int octets = Staged<FORMAT>::kOctets, slices = Staged<FORMAT>::kSlices;
-    const int g = lane() / 4, c = lane() % 4;
+    const int g = lane() / 4;
     const auto stage = [&](int unit, int slot) {
 #pragma unroll
         for (int t = 0; t < TILES; ++t) {
@@ -50,19 +77,11 @@ NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const 
             for (int r = 0; r < 2; ++r) scales[t][r].load(tiles[t], g + 8 * r, columns, unit);
         }
     };
-    float ahead[octets][8];
-    const auto load_x = [&](int unit, int slice) {
-#pragma unroll
-        for (int octet = 0; octet < octets; ++octet) {
-            const int column = unit * kUnit + slice_column<FORMAT>(slice, c) + octet * 8;
-            load_octet(ahead[octet], x_row, column, columns, vector);
-        }
-    };
 #pragma unroll 1
     for (int i = 0; i < stages - 1; ++i) stage(begin + i, i);
     Scales<FORMAT> scales[TILES][2], scales_ahead[TILES][2];
     load_scales(scales, begin);
-    load_x(begin, 0);
+    tokens.begin(begin);
     int slot = 0, free_slot = stages - 1;
 #pragma unroll 1
     for (int unit = begin; unit < end; ++unit) {
@@ -75,9 +94,7 @@ NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const 
 #pragma unroll
         for (int slice = 0; slice < slices; ++slice) {
             u32 x[octets][4];
-#pragma unroll
-            for (int octet = 0; octet < octets; ++octet) fp32_pairs(ahead[octet], x[octet]);
-            load_x(slice + 1 < slices ? unit : next, (slice + 1) % slices);
+            tokens.take(x, unit, slice, slice + 1 < slices ? unit : next, (slice + 1) % slices);
 #pragma unroll
             for (int t = 0; t < TILES; ++t) {
                 SliceTile<FORMAT> tile;
@@ -94,6 +111,14 @@ NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const 
         free_slot = free_slot + 1 == stages ? 0 : free_slot + 1;
     }
     __syncwarp();
+}
+
+// The same with tokens as they are. x_row, vector: see LoadedTokens.
+template <int FORMAT, int TILES, int RING>
+NINFER_DEVICE void multiply_run(const StoredTile<FORMAT> (&tiles)[TILES], const float* x_row, bool vector, int columns,
+                                int begin, int end, u8* ring, float (&sum)[TILES][4]) {
+    LoadedTokens<FORMAT> tokens{x_row, columns, vector, {}};
+    multiply_run<FORMAT, TILES, RING>(tiles, tokens, columns, begin, end, ring, sum);
 }
 
 }  // namespace ninfer

@@ -76,6 +76,7 @@ _LONGEST_SEGMENT = 4096
 _MAX_WARPS = 8
 _TILE_ROWS = 16
 _LARGE_SHARED = 160 * 1024
+_STAGED_X, _STAGED_X_SMALL = 40 * 1024, 12 * 1024  # bytes of x that leave room for two blocks
 NARROW_TOKENS = 8
 """The most tokens that linear_narrow takes."""
 WIDE_STAGES = 2
@@ -89,6 +90,7 @@ class CudaProblem(NamedTuple):
     Attributes:
         rows: of all parts together.
         row_bytes: the most stored bytes that 128 columns of a row take, of all its formats.
+        light: whether all parts are of one format without a plane of high bits, whose decoding takes few registers.
         paired: whether rows are gate rows with their up rows.
     """
 
@@ -96,6 +98,7 @@ class CudaProblem(NamedTuple):
     rows: int
     columns: int
     row_bytes: int
+    light: bool
     paired: bool
     facts: DeviceFacts
 
@@ -107,12 +110,14 @@ class NarrowPlan(NamedTuple):
         tiles: of 16 rows, that a block has.
         warps: of a block; they share the segments of K.
         ring: bytes of weights that a warp aims to have on their way.
+        staged: whether a block keeps all of x in shared memory.
         shared: bytes of shared memory.
     """
 
     tiles: int
     warps: int
     ring: int
+    staged: bool
     shared: int
 
     def tile_rows(self, paired: bool) -> int:
@@ -156,12 +161,16 @@ def _narrow(problem: CudaProblem) -> NarrowPlan:
     parts = segments(problem.columns)
     warps = min(parts, _MAX_WARPS)
     enough = problem.rows // (2 * _TILE_ROWS) * warps >= 16 * problem.facts.multiprocessors
-    tiles = 2 if problem.paired or (enough and problem.tokens > 2) else 1
-    ring = 8192 if problem.facts.shared_bytes >= _LARGE_SHARED else 4096
-    per_warp, sums = max(ring, 2 * tiles * _TILE_ROWS * problem.row_bytes), parts * tiles * _TILE_ROWS * 8 * 4
-    while warps > 1 and sums + warps * per_warp > problem.facts.shared_bytes:
+    large = problem.facts.shared_bytes >= _LARGE_SHARED
+    x_bytes = problem.tokens * -(-problem.columns // UNIT) * UNIT * 2
+    staged = x_bytes <= (_STAGED_X if large else _STAGED_X_SMALL)
+    tiles = 2 if problem.paired or (enough and (problem.light or not staged)) else 1
+    ring = 8192 if large else 4096
+    fixed = parts * tiles * _TILE_ROWS * 8 * 4 + staged * x_bytes
+    per_warp = max(ring, 2 * tiles * _TILE_ROWS * problem.row_bytes)
+    while warps > 1 and fixed + warps * per_warp > problem.facts.shared_bytes:
         warps -= 1
-    return NarrowPlan(tiles, warps, ring, sums + warps * per_warp)
+    return NarrowPlan(tiles, warps, ring, staged, fixed + warps * per_warp)
 
 
 def _wide(problem: CudaProblem) -> WidePlan:

@@ -99,8 +99,8 @@ def test_every_case_matches_the_oracle(case: cases.Case) -> None:
 @pytest.mark.parametrize("cp_async", ["late", "eager"])
 @pytest.mark.parametrize(
     ("tokens", "columns", "facts"),
-    [(1, 130, LARGE), (8, 1290, LARGE), (9, 130, FEW), (11, 700, LARGE), (130, 130, FEW)],
-    ids=["narrow", "narrow_segments", "wide_16", "wide_segmented", "wide_128"],
+    [(3, 1290, LARGE), (8, 4000, LARGE), (9, 130, FEW), (11, 700, LARGE), (130, 130, FEW)],
+    ids=["narrow_staged", "narrow", "wide_16", "wide_segmented", "wide_128"],
 )
 def test_every_access_is_legal(tokens: int, columns: int, facts: DeviceFacts, cp_async: str) -> None:
     """Every format, ragged in all directions, with each access watched."""
@@ -269,14 +269,19 @@ def test_segments_depend_on_columns_alone() -> None:
 
 
 def _problem(tokens: int, rows: int, columns: int, row_bytes: int = 64, paired: bool = False) -> CudaProblem:
-    return CudaProblem(tokens, rows, columns, row_bytes, paired, H200)
+    return CudaProblem(tokens, rows, columns, row_bytes, row_bytes == 64, paired, H200)
 
 
 def test_plans_of_the_official_models() -> None:
-    assert cuda_plan(_problem(1, 5120, 17408, 80)) == NarrowPlan(1, 8, 8192, 8 * 512 + 8 * 8192)
-    assert cuda_plan(_problem(8, 16480, 5120, 256)) == NarrowPlan(2, 8, 8192, 8 * 1024 + 8 * 16384)
-    assert cuda_plan(_problem(1, 34816, 5120, paired=True)) == NarrowPlan(2, 8, 8192, 8 * 1024 + 8 * 8192)
-    assert cuda_plan(_problem(2, 1024, 2048, 128, paired=True)) == NarrowPlan(2, 4, 8192, 4 * 1024 + 4 * 8192)
+    x = 2 * 5120
+    assert cuda_plan(_problem(1, 5120, 17408, 80)) == NarrowPlan(1, 8, 8192, True, 8 * 512 + 2 * 17408 + 8 * 8192)
+    assert cuda_plan(_problem(2, 5120, 17408, 80)) == NarrowPlan(1, 8, 8192, False, 8 * 512 + 8 * 8192)
+    assert cuda_plan(_problem(1, 16480, 5120, 256)) == NarrowPlan(1, 8, 8192, True, 8 * 512 + x + 8 * 8192)
+    assert cuda_plan(_problem(8, 16480, 5120, 256)) == NarrowPlan(2, 8, 8192, False, 8 * 1024 + 8 * 16384)
+    assert cuda_plan(_problem(1, 34816, 5120, paired=True)) == NarrowPlan(2, 8, 8192, True, 8 * 1024 + x + 8 * 8192)
+    assert cuda_plan(_problem(2, 1024, 2048, 128, paired=True)) == NarrowPlan(
+        2, 4, 8192, True, 4 * 1024 + 2 * 4096 + 4 * 8192
+    )
     assert cuda_plan(_problem(9, 5120, 5120)) == WidePlan(16, True, 2 * (8192 + 4096))
     assert cuda_plan(_problem(4096, 34816, 5120, paired=True)) == WidePlan(128, False, 2 * (8192 + 32768))
     assert cuda_plan(_problem(128, 14336, 5120, 80)) == WidePlan(128, True, 2 * (10240 + 32768))
@@ -288,6 +293,6 @@ def test_plans_of_the_official_models() -> None:
 def test_plans_fit_the_device(facts: DeviceFacts, paired: bool, row_bytes: int) -> None:
     for tokens in (1, 3, 8, 9, 40, 129, 8192):
         for columns in (1, 512, 5120, 17408, 131072):
-            chosen = cuda_plan(CudaProblem(tokens, 248320, columns, row_bytes, paired, facts))
+            chosen = cuda_plan(CudaProblem(tokens, 248320, columns, row_bytes, row_bytes < 80, paired, facts))
             assert chosen.shared <= facts.shared_bytes
             assert isinstance(chosen, NarrowPlan) == (tokens <= 8)
