@@ -20,7 +20,7 @@ from tests.kernels.test_sampling import KINDS, NARROW, _faults, _parts, _sample
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 WIDE = [case for case in CASES["sample"] if 500 < case.vocab <= 20000]
-OFFICIAL = ("official", "official_nucleus", "official_presence")
+OFFICIAL = ("official_nucleus", "official_presence")
 LARGE = [case for case in CASES["sample"] if case.name in OFFICIAL]
 
 
