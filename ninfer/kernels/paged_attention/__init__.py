@@ -19,8 +19,8 @@ Numeric criterion: tolerances.ATTENTION against the oracle. Keys are divided by 
     The CUDA route has two ways. Where no row has more than plan.MOST_SPLIT_TOKENS tokens (and for fp32 pools always),
     the above holds with splits of 1, 2, 4, ... pages by absolute position in place of spans; so a checked draft has
     the bits of plain decoding. Where a row has more tokens, queries, weights and decoded rows are rounded to bf16
-    for the tensor cores: tolerances.ATTENTION_BF16, bits still a query's own, but not those of decoding. A NaN value
-    shows in all queries of its row that share a tile with one that may see it.
+    for the tensor cores: tolerances.ATTENTION_BF16, bits still a query's own, but not those of decoding. Both ways, a
+    NaN value shows in all queries of its row that share a tile with one that may see it.
 """
 
 from __future__ import annotations
