@@ -100,6 +100,7 @@ _PLANTED = {
     r"|uninitialised: .* at no_barrier.cu:7",
     "no_barrier_before_reuse": r"race: writes 4 bytes .* read at no_barrier_before_reuse.cu:\d+, .* at .*_reuse.cu:9",
     "no_syncwarp": r"(race|uninitialised): reads 4 bytes .* at no_syncwarp.cu:8",
+    "no_syncwarp_before_copy": r"race: reads 4 bytes .* wrote at .* from no_syncwarp_before_copy.cu:8, .*copy.cu:12",
     "divergent_barrier": r"divergent barrier: .* at divergent_barrier.cu:\d; 32 threads, .* at divergent_barrier.cu:\d",
     "exited_thread": "divergent barrier: this thread exits; .*; 63 threads, the first 0, wait .* at exited_thread.cu:5",
     "half_warp": "deadlock; .* 32 threads, the first 0, .* lanes 0xffffffff at warp.cuh:.* from half_warp.cu:5",
@@ -134,7 +135,7 @@ def _planted(name: str) -> _Call:
     if name in ("no_wait", "no_trailing_barrier"):
         return _gemm(f"planted/{name}.cu")[0]
     call = _Call(f"planted/{name}.cu", torch.arange(64.0), outputs=64)
-    call.shared = 64 * 4 * (4 if name == "copies_past_end" else 1)
+    call.shared = 64 * 4 * (4 if "cop" in name else 1)
     call.n = 63 if name == "exited_thread" else 64
     if name == "deadlock":
         call.block = (32, 1, 1)
