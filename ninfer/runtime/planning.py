@@ -12,12 +12,12 @@ from ninfer.errors import ConfigError
 from ninfer.kernels.kv_cache import KvCodec
 from ninfer.models.qwen3_5.config import TextConfig
 from ninfer.models.qwen3_5.state import image_bytes, page_bytes
-from ninfer.models.qwen3_5.workspace import workspace_bytes
+from ninfer.models.qwen3_5.workspace import op_workspace_bytes, workspace_bytes
 
 HEADROOM = 1 << 30
 """Left free: what the driver, its libraries and other processes take later."""
 OP_WORKSPACES = 256 << 20
-"""Allowed to the ops' own scratch memory, all ops together."""
+"""Allowed to the ops' own scratch memory that does not grow with a chunk: half of it is for partial attention."""
 GRAPH = 32 << 20
 """Allowed to one recorded round: a CUDA graph's nodes and their arguments."""
 
@@ -60,7 +60,7 @@ class Shape:
 def memory_curve(config: TextConfig, codec: KvCodec, shape: Shape) -> MemoryCurve:
     """What Program takes on a device for this shape, beside the weights."""
     rounds = sum(round_bytes(config, rows, shape.sequence_pages) for rows in range(1, shape.lanes + 1))
-    workspace = workspace_bytes(config, shape.chunk, shape.logits)
+    workspace = workspace_bytes(config, shape.chunk, shape.logits) + op_workspace_bytes(config, shape.chunk)
     fixed = shape.images * image_bytes(config) + workspace + rounds + OP_WORKSPACES
     return MemoryCurve(fixed, max(page_bytes(config, codec), 1))
 

@@ -14,6 +14,7 @@ from ninfer.kernels import jit
 from ninfer.kernels.jit import CudaSource, Launch, using
 from ninfer.kernels.kv_cache import KvCodec
 from ninfer.kernels.placement import Cuda, choose
+from ninfer.models.qwen3_5.workspace import op_workspace_bytes
 from ninfer.runtime.core.stats import Availability
 from ninfer.runtime.instance import ModelInstance
 from ninfer.types import EngineOptions, KvDtype, Sampling, TokenPrompt
@@ -26,6 +27,9 @@ from tests.kernels.emulator import missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 
+BOUNDED = ("paged_attention", "gdn", "sample", "sample rows", "linear segments", "log_softmax_gather", "argmax")
+SLACK = 1 << 17
+"""Rounding of widths to whole units, which tiny models notice."""
 OPTIONS = EngineOptions(
     threads=1,
     max_context=256,
@@ -75,6 +79,20 @@ def test_an_engine_keeps_the_memories_apart(artifact: Path) -> None:
         assert any(fact.on_host and not fact.on_device for fact in facts)
         _, reuse = engine.ask(greedy(TokenPrompt((*first, *tokens(3, 20))), session="a"))
         assert reuse.frontier >= 128
+
+
+@pytest.mark.parametrize("kind", ["small", "moe"])
+def test_ops_keep_no_more_scratch_memory_than_was_planned(models: Models, kind: str) -> None:
+    """Of what grows with a chunk: apart from attention, the recurrence and sampling, which are bounded."""
+    count = 120
+    with using(Unwarmed("fast")):
+        instance = ModelInstance.open(models(kind, "q8")[1], placement=choose("cuda"))
+        runner = Runner(instance, KvCodec.BF16, jit.record)
+        runner.prefill(runner.open(tokens(1, count)), count)
+        buffers = jit._Active.workspaces._buffers
+        grown = {purpose: len(buffer) for (_, purpose), buffer in buffers.items() if purpose not in BOUNDED}
+    assert grown, "no op took any"
+    assert sum(grown.values()) <= op_workspace_bytes(instance.config.text, count) + SLACK, grown
 
 
 @dataclass

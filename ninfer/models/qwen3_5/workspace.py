@@ -14,6 +14,21 @@ def workspace_bytes(config: TextConfig, tokens: int, rows: int) -> int:
     return row + max(2 * hidden + block, row + _taken(rows, config.vocab_size))
 
 
+def op_workspace_bytes(config: TextConfig, tokens: int) -> int:
+    """What CUDA routes keep for themselves and what grows with the tokens of a pass, at most.
+
+    The widest input as it is multiplied (2 bytes) and as it is rotated (4), and what lies between the two products of a
+    feed-forward where formats are mixed, or of the experts: inputs, products and results of every chosen one.
+    """
+    c, a, g = config.ffn, config.attention, config.gdn
+    mixed = max(0 if a is None else a.heads * a.head_dim, 0 if g is None else g.value_heads * g.value_dim)
+    if isinstance(c, DenseConfig):
+        return 6 * tokens * max(config.hidden_size, mixed, c.intermediate_size) + 8 * tokens * c.intermediate_size
+    slots = tokens * c.experts_per_token
+    experts = slots * (4 * (c.expert_size + config.hidden_size) + 6 * c.expert_size)
+    return 6 * tokens * max(config.hidden_size, mixed, c.shared_size) + 8 * tokens * c.shared_size + experts
+
+
 def _mixer(config: TextConfig, kind: LayerType, tokens: int) -> int:
     if kind is LayerType.ATTENTION:
         a = config.attention
