@@ -183,7 +183,7 @@ SMALL = [
     _case("nvfp4", 2, 3, 2, 128, 128, formats=(Format.NVFP4, Format.NVFP4)),
     _case("fp32", 5, 3, 3, 130, 7, formats=(Format.FP32, Format.FP32)),
     _case("more_than_an_item", 21, 2, 1, 128, 64, formats=(Format.Q4, Format.Q8)),
-    _case("tiles_of_16", 24, 3, 1, 192, 72, formats=(Format.Q5, Format.Q6)),
+    _case("tiles_of_16", 40, 3, 1, 192, 72, formats=(Format.Q5, Format.Q6)),
     _case("tiles_of_32", 40, 2, 1, 130, 65, formats=(Format.T2, Format.BF16)),
     _case("tiles_of_64", 75, 2, 1, 128, 128, formats=(Format.NVFP4, Format.Q4)),
     _case("one", 1, 1, 1, 1, 1, formats=(Format.FP32, Format.BF16)),
@@ -195,6 +195,11 @@ def test_experts_match_the_oracle(case: cases.Case) -> None:
     for cp_async in ("late", "eager"):
         with using(Emulator(mode="check", cp_async=cp_async, facts=FACTS)):
             Trials(case).check()
+
+
+def test_the_cases_have_all_tiles() -> None:
+    tiles = {grouping(case.rows, case.top_k, case.experts).tile for case in SMALL if case.gate_up is not Format.FP32}
+    assert tiles == {8, 16, 32, 64}
 
 
 def test_experts_of_the_official_size_match_the_oracle() -> None:
