@@ -224,7 +224,7 @@ def choose(device: str) -> Placement:
 
     Raises:
         CudaError: CUDA was asked for and cannot be used here; saying what to install.
-        ConfigError: there is no device of that number.
+        ConfigError: there is no device of that number, or this process uses another one already.
     """
     if device == "cpu":
         return HOST
@@ -243,8 +243,13 @@ def _cuda(device: str) -> Cuda:
         if int(number) >= torch.cuda.device_count():
             raise ConfigError(f"--device {device}: CUDA devices here are numbered 0 to {torch.cuda.device_count() - 1}")
         torch.cuda.set_device(int(number))
-    emulated = jit.device().holds(torch.empty(0))
-    return Cuda.at(torch.device("cpu" if emulated else f"cuda:{torch.cuda.current_device()}"))
+    opened = jit.device()
+    if opened.holds(torch.empty(0)):
+        return Cuda.at(torch.device("cpu"))
+    place = torch.device("cuda", torch.cuda.current_device())
+    if not opened.holds(torch.empty(0, device=place)):
+        raise ConfigError(f"--device {device}: this process already computes on another GPU; start a process for each")
+    return Cuda.at(place)
 
 
 class _Stage:

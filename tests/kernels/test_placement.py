@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -215,3 +216,17 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match=r"--device cuda:2: CUDA devices here are numbered 0 to 1"):
         choose("cuda:2")
+
+
+def test_one_process_uses_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are loaded for the one that was opened first."""
+    monkeypatch.setattr(jit, "device", lambda: Mock(holds=lambda tensor: tensor == "on cuda:0"))
+    monkeypatch.setattr(torch, "empty", lambda size, device="cpu": f"on {device}")
+    monkeypatch.setattr(Cuda, "at", lambda place: place)
+    for current in range(2):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda index=current: index)
+        if current == 0:
+            assert str(choose("cuda")) == "cuda:0"
+        else:
+            with pytest.raises(ConfigError, match="already computes on another GPU"):
+                choose("cuda")

@@ -95,7 +95,7 @@ class Gpu:
         return self._kept is not None
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        return tensor.is_cuda
+        return tensor.is_cuda and tensor.get_device() == self._index
 
     def launch(
         self, source: CudaSource, kernel: str, how: Launch, args: ctypes.Structure, keep: tuple[object, ...]
