@@ -257,28 +257,31 @@ def _launch_wide(
         args.partial = partial.data_ptr()
         held.append(partial)
     grid = (-(-len(x) // chosen.tokens), tiles, args.segments if chosen.segmented else 1)
-    how = Launch(grid, (chosen.threads, 1, 1), chosen.shared, _wide_macros(formats, chosen.tokens))
+    how = Launch(grid, (chosen.threads, 1, 1), chosen.shared, wide_macros(formats, chosen.tokens))
     WIDE.launch("linear_wide", how, args, *held)
     if chosen.segmented:
         merged = args.rows // 2 if args.paired else args.rows
-        how = Launch((-(-merged // 256), len(x), 1), (256, 1, 1), macros=_merge_macros(formats))
+        how = Launch((-(-merged // 256), len(x), 1), (256, 1, 1), macros=merge_macros(formats))
         MERGE.launch("linear_merge", how, args, *held)
 
 
 def _narrow_launch(chosen: NarrowPlan, formats: int, tiles: int) -> Launch:
-    macros = _narrow_macros(formats, chosen.tiles, chosen.ring, chosen.staged)
+    macros = narrow_macros(formats, chosen.tiles, chosen.ring, chosen.staged)
     return Launch((tiles, 1, 1), (32 * chosen.warps, 1, 1), chosen.shared, macros)
 
 
-def _narrow_macros(formats: int, tiles: int, ring: int, staged: bool) -> Mapping[str, int]:
+def narrow_macros(formats: int, tiles: int, ring: int, staged: bool) -> Mapping[str, int]:
+    """What linear_narrow is compiled for; `formats` as bits."""
     return {"NINFER_FORMATS": formats, "NINFER_TILES": tiles, "NINFER_RING": ring, "NINFER_STAGED_X": int(staged)}
 
 
-def _wide_macros(formats: int, tokens: int) -> Mapping[str, int]:
+def wide_macros(formats: int, tokens: int) -> Mapping[str, int]:
+    """What linear_wide is compiled for."""
     return {"NINFER_FORMATS": formats, "NINFER_TOKENS": tokens, "NINFER_STAGES": WIDE_STAGES}
 
 
-def _merge_macros(formats: int) -> Mapping[str, int]:
+def merge_macros(formats: int) -> Mapping[str, int]:
+    """What linear_merge is compiled for."""
     return {"NINFER_FORMATS": formats}
 
 
@@ -385,26 +388,3 @@ def _rows(parts: Sequence[Part], begins: Sequence[int], begin: int, count: int, 
             return None
         cut.scales = part.scales + skipped * (columns // Format.NVFP4.spec.group)
     return cut
-
-
-# ---- what the official models use -----------------------------------------------------------------------
-
-_B, _Q4, _Q5, _Q6, _Q8 = (1 << FORMAT_CODES[fmt] for fmt in (Format.BF16, Format.Q4, Format.Q5, Format.Q6, Format.Q8))
-_RING = 8192
-_WARM_NARROW = (
-    *((formats, 1, True) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q5, _Q6, _Q8, _Q8 | _B, _B)),
-    *((formats, 2, True) for formats in (_Q4, _Q8)),
-    *((formats, 2, False) for formats in (_Q4 | _Q5 | _B, _Q4 | _Q5, _Q4, _Q6)),
-    (_Q5, 1, False),
-)
-_WARM_WIDE = (_B, _Q4, _Q5, _Q6, _Q8)
-WARM: tuple[tuple[CudaSource, Mapping[str, int]], ...] = (
-    *((NARROW, _narrow_macros(formats, tiles, _RING, staged)) for formats, tiles, staged in _WARM_NARROW),
-    *((WIDE, _wide_macros(formats, 128)) for formats in _WARM_WIDE),
-    *((MERGE, _merge_macros(formats)) for formats in (_B, _Q5, _Q8)),
-    (ACTIVATIONS, {}),
-    (FP32, {}),
-)
-"""The groupwise recipes of 27B and 35B-A3B: fused attention and GDN inputs, outputs, gate|up, down, heads, routers."""
-
-DECODE_KERNELS: frozenset[str] = frozenset({"linear_narrow", "hadamard", "linear_fp32"})
