@@ -181,7 +181,7 @@ def _bring(params: SamplingBatch, logits: torch.Tensor) -> torch.Tensor:
         _parameters(row, position, place, table.data_ptr(), table.data_ptr() + penalised)
         for row, position, place, penalised in zip(params.rows, params.positions, places, scratch, strict=True)
     ]
-    host = torch.empty(copied, dtype=torch.uint8, pin_memory=logits.is_cuda)
+    host = torch.empty(copied, dtype=torch.uint8, device="cpu", pin_memory=logits.is_cuda)
     packed = (_Parameters * len(parameters))(*parameters)
     ctypes.memmove(host.data_ptr(), packed, ctypes.sizeof(packed))
     for piece in layout.pieces:

@@ -9,7 +9,7 @@ from ninfer.kernels.routes import COMPILED_OR_TORCH, Problem, Route
 from ninfer.kernels.spans import span_grid, spans_of
 
 MASSES = 257
-"""Buckets of weights whose masses are kept per row, and one more: kEntries of sampling.cu."""
+"""Buckets of weights whose masses are kept per row, and one more: kEntries of parameters.cuh."""
 _STATE_BYTES = 24
 
 
