@@ -8,6 +8,7 @@ import torch
 
 from gpu.timing import best
 from ninfer.kernels import jit
+from ninfer.kernels.placement import Cuda
 
 _COPIED = 2 << 30
 _MATRIX = 8192
@@ -30,18 +31,20 @@ class Facts:
         return max(nbytes / self.bandwidth, flops / self.peak)
 
 
-def measure(small: bool) -> Facts:
-    """Of the device in use; `small` keeps what is measured small, for an emulation."""
+def measure(placement: Cuda, small: bool) -> Facts:
+    """Of the device in use, in its memory; `small` keeps what is measured small, for an emulation."""
     facts = jit.device().facts
-    real = torch.cuda.is_available()
+    real = placement.place.type == "cuda"
+    with torch.device(placement.place):
+        bandwidth, peak = _bandwidth(_COPIED >> 8 if small else _COPIED), _peak(_MATRIX >> 5 if small else _MATRIX)
     return Facts(
-        name=torch.cuda.get_device_name() if real else "emulated",
+        name=torch.cuda.get_device_name(placement.place) if real else "emulated",
         arch=facts.arch,
         multiprocessors=facts.multiprocessors,
-        memory=torch.cuda.get_device_properties(0).total_memory if real else 0,
+        memory=torch.cuda.get_device_properties(placement.place).total_memory if real else 0,
         torch=torch.__version__,
-        bandwidth=_bandwidth(_COPIED >> 8 if small else _COPIED),
-        peak=_peak(_MATRIX >> 5 if small else _MATRIX),
+        bandwidth=bandwidth,
+        peak=peak,
     )
 
 

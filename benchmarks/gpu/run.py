@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,23 +72,40 @@ def sizes(placement: Cuda, emulate: bool) -> Sequence[Sizes]:
 
 def run(options: argparse.Namespace) -> int:
     """All parts that were asked for; 1 if a kernel is wrong."""
-    budget, parts = Budget(options.seconds), options.parts.split(",")
+    budget, tables = Budget(options.seconds), Tables([], [], [])
     with device(options.emulate) as placement:
-        found = facts.measure(options.emulate)
+        found = facts.measure(placement, options.emulate)
         print(f"{found.name}, sm_{found.arch}, {found.multiprocessors} multiprocessors, torch {found.torch}")
-        print(
-            f"copies {found.bandwidth / 1e12:.3f} TB/s, multiplies bf16 at {found.peak / 1e12:.0f} TFLOP/s\n",
-            flush=True,
-        )
-        outcomes = list(_checked(placement, options.emulate, budget)) if "checks" in parts else []
-        timed = list(_timed(placement, found, budget, options.emulate)) if "kernels" in parts else []
-        runs = list(_ran(placement, found, budget, options.emulate)) if "models" in parts else []
+        copied, peak = found.bandwidth / 1e12, found.peak / 1e12
+        print(f"copies {copied:.3f} TB/s, multiplies bf16 at {peak:.0f} TFLOP/s\n", flush=True)
+        try:
+            _fill(tables, options, placement, found, budget)
+        finally:  # what was found before a failure is worth keeping
+            if options.json:
+                _write(options.json, {"facts": asdict(found), "emulated": options.emulate}, tables, budget)
     if budget.left_out:
         print(f"\nleft out for want of time: {'; '.join(budget.left_out)}")
     print(f"\n{budget.used:.0f} s in all")
-    if options.json:
-        _write(options.json, {"facts": asdict(found), "emulated": options.emulate}, outcomes, timed, runs, budget)
-    return int(not all(outcome.passed for outcome in outcomes))
+    return int(not all(outcome.passed for outcome in tables.checks))
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What is found, row by row."""
+
+    checks: list[Outcome]
+    kernels: list[Timed]
+    models: list[Run]
+
+
+def _fill(tables: Tables, options: argparse.Namespace, placement: Cuda, found: facts.Facts, budget: Budget) -> None:
+    parts = options.parts.split(",")
+    if "checks" in parts:
+        tables.checks.extend(_checked(placement, options.emulate, budget))
+    if "kernels" in parts:
+        tables.kernels.extend(_timed(placement, found, budget, options.emulate))
+    if "models" in parts:
+        tables.models.extend(_ran(placement, found, budget, options.emulate))
 
 
 def _checked(placement: Cuda, emulate: bool, budget: Budget) -> Iterator[Outcome]:
@@ -123,17 +140,8 @@ def _ran(placement: Cuda, found: facts.Facts, budget: Budget, emulate: bool) -> 
         yield it
 
 
-def _write(
-    path: Path,
-    head: dict[str, Any],
-    outcomes: Sequence[Outcome],
-    timed: Sequence[Timed],
-    runs: Sequence[Run],
-    budget: Budget,
-) -> None:
-    found = {"checks": outcomes, "kernels": timed, "models": runs}
-    tables = {name: [asdict(row) for row in rows] for name, rows in found.items()}
-    whole = head | tables | {"left_out": budget.left_out, "seconds": round(budget.used)}
+def _write(path: Path, head: dict[str, Any], tables: Tables, budget: Budget) -> None:
+    whole = head | asdict(tables) | {"left_out": budget.left_out, "seconds": round(budget.used)}
     path.write_text(json.dumps(whole, indent=1) + "\n")
 
 

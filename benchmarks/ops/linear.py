@@ -26,8 +26,9 @@ def works(setting: Setting) -> Iterator[Work]:
         for count in setting.tokens:
             yield _linear(name, make, setting.cold_bytes, count, hidden, shape.intermediate, residual=True)
             yield _gate_up(name, make, setting.cold_bytes, count, 2 * shape.intermediate, hidden)
-            value, heads = shape.gdn_value_heads * shape.gdn_head_dim, shape.gdn_value_heads
-            yield _projections(name, make, setting.cold_bytes, count, (shape.conv_width, value, heads, heads), hidden)
+            wide = (shape.conv_width, shape.gdn_value_heads * shape.gdn_head_dim)
+            gates = () if stored == "nvfp4" else (shape.gdn_value_heads,) * 2  # nvfp4 has whole blocks of 128 rows
+            yield _projections(name, make, setting.cold_bytes, count, (*wide, *gates), hidden)
             if count <= MOST_ROWS:
                 yield _linear(name, make, setting.cold_bytes, count, shape.vocabulary, hidden, residual=False)
 
