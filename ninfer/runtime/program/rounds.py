@@ -141,7 +141,8 @@ class RoundInputs:
         self.token_ids, self.slots, self.positions, divided, self.states, self.tables = host
         self._mirror.host.zero_()
         self.slots[:] = np.arange(rows)
-        divided[:], self.states[:], self.starts = segments.data.numpy(), states.data.numpy(), divided[2]
+        divided[:] = segments.offsets[:-1], segments.counts, segments.starts
+        self.states[:], self.starts = (states.sources, states.targets), divided[2]
         token_ids, slots, positions, division, images, tables = fields(self._mirror.there)
         self.batch = Batch(token_ids, positions, segments.reading(division), tables, slots, states.reading(images))
         self.push()
