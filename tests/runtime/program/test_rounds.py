@@ -13,10 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ninfer.kernels.kv_cache import KvCodec
 from ninfer.kernels.native import record
+from ninfer.kernels.placement import Cuda
 from ninfer.models.qwen3_5.state import ModelState, allocate_state
 from ninfer.runtime.instance import ModelInstance
 from ninfer.runtime.program.pages import AddressSpace, PagePool, PageStore
-from ninfer.runtime.program.rounds import DecodeRound
+from ninfer.runtime.program.rounds import DecodeRound, RoundInputs
 from ninfer.runtime.program.sequence import ZERO_IMAGE
 from ninfer.runtime.program.spans import Span
 from tests.runtime.program.test_exactness import IMAGES, PAGES, TOKENS, Runner, run, tokens
@@ -101,3 +102,11 @@ def test_a_recording_holds_all_of_a_round(instance: ModelInstance) -> None:
     made = DecodeRound(instance.model, state, 2, PAGES)
     with _OnlyLaunches(), record():
         made._launch()
+
+
+def test_inputs_are_written_by_the_host_whatever_torchs_default_device_is() -> None:
+    """A script that makes tensors on a GPU by default makes rounds, too."""
+    with torch.device("meta"):
+        inputs = RoundInputs(Cuda.at(torch.device("cpu")), 2, 3)
+    assert inputs.batch.segments.data.tolist() == [[0, 1], [1, 1], [0, 0]]
+    assert inputs.batch.states.data.tolist() == [[-1, -1], [0, 1]]
