@@ -7,6 +7,7 @@ works alike on both.
 from __future__ import annotations
 
 import math
+import mmap
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -193,11 +194,14 @@ class Cuda:
             self.synchronise()  # before the buffers are gone
 
     def pinned(self, *shape: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
-        """Registered where it lies: torch's own pinned memory is rounded up to a power of two."""
-        backing = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
-        if self.side is not None and backing.nbytes:
-            _register(backing)
-        return torch.from_numpy(backing).view(dtype).view(shape)
+        """Registered where it lies, in pages of its own: torch's pinned memory is rounded up to a power of two."""
+        size = math.prod(shape) * dtype.itemsize
+        whole = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        backing = np.empty(whole + mmap.PAGESIZE, np.uint8)
+        begin = -backing.ctypes.data % mmap.PAGESIZE
+        if self.side is not None and size:
+            _register(backing, begin, whole)
+        return torch.from_numpy(backing[begin : begin + size]).view(dtype).view(shape)
 
     def mirror(self, nbytes: int) -> Mirror:
         return Mirror(self.pinned(nbytes), self.empty(nbytes, dtype=torch.uint8))
@@ -287,8 +291,8 @@ def borrow(data: NDArray[np.uint8]) -> torch.Tensor:
         return torch.from_numpy(data)
 
 
-def _register(memory: NDArray[np.uint8]) -> None:
-    """Pin the pages of an array for as long as it lives."""
-    runtime, address = torch.cuda.cudart(), memory.ctypes.data  # type: ignore[no-untyped-call]
-    torch.cuda.check_error(runtime.cudaHostRegister(address, memory.nbytes, 0))
-    weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
+def _register(owner: NDArray[np.uint8], begin: int, nbytes: int) -> None:
+    """Pin whole pages of an array for as long as it lives. CUDA may refuse a page that is registered already."""
+    runtime, address = torch.cuda.cudart(), owner.ctypes.data + begin  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(runtime.cudaHostRegister(address, nbytes, 0))
+    weakref.finalize(owner, runtime.cudaHostUnregister, address).atexit = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
 from unittest.mock import Mock
 
@@ -179,7 +181,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> tuple[Cuda, list[str]]:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda place: current)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda place: log.append("wait for all"))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: _on(stream, log))
-    monkeypatch.setattr(placement, "_register", lambda memory: log.append(f"pin {memory.nbytes}"))
+    monkeypatch.setattr(placement, "_register", lambda owner, begin, nbytes: log.append(f"pin {nbytes}"))
     return Cuda(torch.device("cpu"), cast(torch.cuda.Stream, side)), log
 
 
@@ -201,7 +203,29 @@ def test_a_buffer_is_filled_again_only_when_it_was_sent(
             one = stored(size)
             assert bring(one).numpy().tolist() == one.data.tolist()
     sends = ["sent 1", "sent 2", "wait for 1", "sent 3", "wait for 2", "sent 4", "wait for 3", "sent 5"]
-    assert log == ["pin 300", "pin 300", *sends, "wait for all"]
+    pinned = f"pin {mmap.PAGESIZE}"
+    assert log == [pinned, pinned, *sends, "wait for all"]
+
+
+def test_pinned_memory_has_pages_of_its_own_for_as_long_as_a_tensor_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA may refuse to register a page that another tensor has registered."""
+    pages: dict[int, int] = {}
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda address, nbytes, flags: pages.update({address: nbytes}),
+        cudaHostUnregister=lambda address: pages.pop(address),
+    )
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda error: None)
+    where = Cuda(torch.device("cpu"), cast(torch.cuda.Stream, Stream("side", [])))
+    tensors = [where.pinned(size) for size in (10, 10, mmap.PAGESIZE + 1)]
+    assert [tensor.data_ptr() for tensor in tensors] == list(pages)
+    assert list(pages.values()) == [mmap.PAGESIZE, mmap.PAGESIZE, 2 * mmap.PAGESIZE]
+    assert not any(address % mmap.PAGESIZE for address in pages)
+    part = tensors[2][5:]
+    tensors.clear()
+    assert len(pages) == 1, "the memory of a part is still pinned"
+    del part
+    assert not pages
 
 
 def test_transfers_follow_what_came_before_and_precede_what_comes_after(noted: tuple[Cuda, list[str]]) -> None:
