@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ _NEEDED = {
     "vector_types.h": "nvidia-cuda-runtime",
     "nv/target": "nvidia-cuda-cccl",
 }
+_HALF = "libnvrtc-builtins.so."
 _VERSION = re.compile(r"^#define CUDA_VERSION (\d+)$", re.MULTILINE)
 
 
@@ -56,7 +57,10 @@ def include_dirs() -> tuple[Path, ...]:
 
 @cache
 def toolkit(newest: int = sys.maxsize) -> Toolkit:
-    """The first installation that has the headers, with the library if any has both. Two are never mixed.
+    """The first installation that has the headers, with the library if any has both.
+
+    Where none has both, as with torch's wheels beside an installed compiler, headers get a library from elsewhere if it
+    is of the same release. Two releases are never mixed.
 
     Args:
         newest: the last major release that may be used, which is what the driver supports.
@@ -65,7 +69,9 @@ def toolkit(newest: int = sys.maxsize) -> Toolkit:
         CudaError: a header is missing everywhere.
     """
     complete, lacking = [], set(_NEEDED)
+    libraries: dict[tuple[int, int], Path] = {}
     for folders in _installations():
+        libraries = _libraries(folders) | libraries
         includes = tuple(path for folder in folders for path in _includes(folder) if path.is_dir())
         missing = {name for name in _NEEDED if not any((path / name).is_file() for path in includes)}
         lacking = min(lacking, missing, key=len)
@@ -73,7 +79,8 @@ def toolkit(newest: int = sys.maxsize) -> Toolkit:
             complete.append(Toolkit(release, includes, _library(folders, release[0])))
     if not complete:
         raise CudaError(_complaint(lacking, newest))
-    return next((found for found in complete if found.nvrtc), complete[0])
+    helped = (replace(found, nvrtc=libraries[found.release]) for found in complete if found.release in libraries)
+    return next((found for found in complete if found.nvrtc), None) or next(helped, complete[0])
 
 
 def _complaint(lacking: set[str], newest: int) -> str:
@@ -104,6 +111,18 @@ def _release(includes: tuple[Path, ...]) -> tuple[int, int]:
     found = _VERSION.search(text)
     number = int(found[1]) if found else 0
     return number // 1000, number % 1000 // 10
+
+
+def _libraries(folders: tuple[Path, ...]) -> dict[tuple[int, int], Path]:
+    """Compiler libraries by their release, which the name of their other half tells."""
+    halves = (path for folder in folders for name in ("lib", "lib64") for path in (folder / name).glob(_HALF + "*"))
+    found = {}
+    for half in halves:
+        numbers = half.name.removeprefix(_HALF).split(".")[:2]
+        library = half.with_name(f"libnvrtc.so.{numbers[0]}")
+        if len(numbers) == 2 and all(map(str.isdecimal, numbers)) and library.is_file():
+            found[int(numbers[0]), int(numbers[1])] = library
+    return found
 
 
 def _library(folders: tuple[Path, ...], major: int) -> Path | None:

@@ -47,6 +47,8 @@ class Nvrtc:
     def __init__(self, library: Path) -> None:
         """Raises CudaError if it cannot be loaded."""
         try:
+            # It looks for its other half by name, and as wheels of CUDA 13.0 install it, not in its own folder.
+            self._builtins = [ctypes.CDLL(str(path)) for path in library.parent.glob("libnvrtc-builtins.so.*")]
             self._library = ctypes.CDLL(str(library))
             for name, signature in _SIGNATURES.items():
                 getattr(self._library, name).argtypes = signature

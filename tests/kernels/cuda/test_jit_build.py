@@ -13,6 +13,7 @@ import pytest
 from ninfer.errors import CompiledKernelsWarning, CudaError
 from ninfer.kernels.jit import CudaSource, build, check, headers
 from ninfer.kernels.jit.build import Compiler, Resources, compiler, target_of
+from ninfer.kernels.jit.nvrtc import Nvrtc
 
 try:
     compiler()
@@ -261,6 +262,38 @@ def test_headers_without_a_compiler_give_way_to_an_installation_with_both(site: 
     headers.toolkit.cache_clear()
     _wheels(site, OLD, 12090, "cuda_nvrtc/lib/libnvrtc.so.12")
     assert headers.toolkit().release == (12, 9)
+
+
+def test_headers_without_a_compiler_take_one_of_the_same_release(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's wheels have the compiler and not all headers, an installed toolkit may have these and not the library."""
+    _wheels(site, NEW[:3], 13000, "cu13/lib/libnvrtc.so.13")
+    _wheels(site, tuple(name.replace("cu13", "toolkit") for name in NEW), 13000, None)
+    monkeypatch.setenv("CUDA_HOME", str(site / "toolkit"))
+    half = site / "cu13/lib/libnvrtc-builtins.so.13.5"
+    half.touch()
+    assert headers.toolkit().nvrtc is None, "another release"
+    headers.toolkit.cache_clear()
+    half.rename(half.with_suffix(".0"))
+    found = headers.toolkit()
+    assert found.includes[0] == site / "toolkit/include"
+    assert found.nvrtc == site / "cu13/lib/libnvrtc.so.13"
+
+
+def test_the_compilers_other_half_is_loaded_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wheels of CUDA 13.0 do not say where it is."""
+    names = ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"]
+    for name in (*names, "libnvrtc-builtins.alt.so.13.0"):
+        (tmp_path / name).touch()
+    loaded: list[str] = []
+
+    def load(path: str) -> object:
+        loaded.append(Path(path).name)
+        return object()
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    with pytest.raises(CudaError, match="cannot be used"):
+        Nvrtc(tmp_path / "libnvrtc.so.13")
+    assert loaded == names
 
 
 def test_an_installed_toolkit_serves_where_there_are_no_wheels(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
