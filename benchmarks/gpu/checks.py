@@ -6,7 +6,7 @@ heads, vocabulary) and short in what only repeats them (rows of weights, tokens)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,7 @@ from ninfer.kernels.sampling import oracle as sampling_oracle
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import StateSlots
 from ninfer.kernels.tolerances import Tolerance
-from ninfer.kernels.weights import WeightView, prepare_linear, prepare_table
+from ninfer.kernels.weights import LinearWeight, WeightView, prepare_linear, prepare_table
 
 _EPS = 1e-6
 
@@ -381,14 +381,14 @@ def _experts(sizes: Sizes) -> Iterator[Outcome]:
     yield from _routing(experts, sizes.prompt)
     up = [_stored(Format.Q4, 2 * experts.size, g.hidden) for _ in range(experts.count)]
     down = [_stored(Format.Q4, g.hidden, experts.size) for _ in range(experts.count)]
-    weights = prepare_experts(*([prepare_linear([view]) for view, _ in side] for side in (up, down)))
-    products = [[_product(stored) for _, stored in side] for side in (up, down)]
+    sides = [[prepare_linear([view]) for view, _ in side] for side in (up, down)]
+    weights, products = prepare_experts(*sides), [_product(stored) for _, stored in down]
     for tokens in sizes.tokens:
         x, shares = torch.randn(tokens, g.hidden), torch.rand(tokens, experts.chosen)
         ids = torch.stack([torch.randperm(experts.count)[: experts.chosen] for _ in range(tokens)])
         out = torch.empty_like(x)
         moe_experts(x, weights, ids, shares, out)
-        wanted = moe_oracle.moe_experts(_np(x), *products, _np(ids), _np(shares))
+        wanted = _mixed([_np(_gated(x, weight)) for weight in sides[0]], products, _np(ids), _np(shares))
         yield _outcome(
             "moe_experts", f"{experts.chosen} of {experts.count} x {tokens}", out, wanted, within.MATMUL_CHAIN
         )
@@ -398,6 +398,30 @@ def _experts(sizes: Sizes) -> Iterator[Outcome]:
     moe_shared_add(x, score, routed, residual, out)
     wanted = moe_oracle.moe_shared_add(*map(_np, (x, score, routed, residual)))
     yield _outcome("moe_shared_add", f"{g.hidden}", out, wanted, within.ELEMENTWISE)
+
+
+def _gated(x: torch.Tensor, weight: LinearWeight) -> torch.Tensor:
+    out = torch.empty(len(x), weight.rows // 2)
+    gate_up_swiglu(x, weight, out)
+    return out
+
+
+def _mixed(
+    gated: Sequence[np.ndarray[Any, Any]],
+    down: Sequence[moe_oracle.Linear],
+    ids: np.ndarray[Any, Any],
+    shares: np.ndarray[Any, Any],
+) -> np.ndarray[Any, Any]:
+    """What moe_experts should make of each expert's gated products f32[T, I].
+
+    Those are the device's, which gate_up_swiglu gives with the same bits: of fp64's, some would lie beyond a border
+    between two bf16, and a sum shows which way a single one of its terms was rounded.
+    """
+    rows = [
+        sum(float(share) * down[expert](gated[expert][row : row + 1])[0] for expert, share in zip(*chosen, strict=True))
+        for row, chosen in enumerate(zip(ids, shares, strict=True))
+    ]
+    return np.array(rows)
 
 
 def _routing(experts: Experts, tokens: int) -> Iterator[Outcome]:
