@@ -9,7 +9,7 @@ import torch
 
 from ninfer.kernels import paged_attention
 from ninfer.kernels.kv_cache import PAGE_TOKENS, KvCodec, KvPool, make_kv_pool
-from ops.work import MOST_ROWS, Setting, Work
+from ops.work import MOST_COPIES, MOST_ROWS, Setting, Work
 
 _DEPTHS = (512, 4096)
 _CODECS = (KvCodec.BF16, KvCodec.INT8)
@@ -33,7 +33,8 @@ def _work(setting: Setting, codec: KvCodec, count: int, depth: int) -> Work:
     tables = torch.arange(segments.batch * pages, dtype=torch.int32).view(segments.batch, pages)
     out, scale, first = torch.empty_like(q), shape.head_dim**-0.5, _pool(setting, codec, tables.numel())
     nbytes = tables.numel() * first.bytes_per_page
-    pools = [first, *(_pool(setting, codec, tables.numel()) for _ in range(min(setting.cold_bytes // nbytes, 64)))]
+    copies = min(setting.cold_bytes // nbytes, MOST_COPIES)
+    pools = [first, *(_pool(setting, codec, tables.numel()) for _ in range(copies))]
     calls = tuple(partial(paged_attention, q, pool, tables, segments, scale, out) for pool in pools)
     seen = sum(n * depth + n * (n + 1) // 2 for n in segments.counts)  # pairs of a query and a key
     flops = 4 * seen * shape.query_heads * shape.head_dim

@@ -11,7 +11,7 @@ from ninfer.artifact.formats import Format
 from ninfer.artifact.layouts import PlaneName, geometry
 from ninfer.kernels import gate_up_swiglu, linear, projections
 from ninfer.kernels.weights import LinearWeight, WeightView, prepare_linear
-from ops.work import MOST_ROWS, Setting, Work
+from ops.work import MOST_COPIES, MOST_ROWS, Setting, Work
 
 FORMATS = {fmt.name.lower(): fmt for fmt in Format if fmt is not Format.INT32}
 
@@ -67,7 +67,7 @@ def _work(
 
 def _copies(make: Make, cold: int, rows: int, columns: int) -> list[LinearWeight]:
     first = make(rows, columns)
-    return [first, *(make(rows, columns) for _ in range(min(cold // first.nbytes, 32)))]
+    return [first, *(make(rows, columns) for _ in range(min(cold // first.nbytes, MOST_COPIES)))]
 
 
 def random_weight(fmt: Format, allow_a8: bool, rows: int, columns: int) -> LinearWeight:

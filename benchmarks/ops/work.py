@@ -10,6 +10,8 @@ from ninfer.kernels.segments import Segments
 from ops.geometry import Geometry
 
 MOST_ROWS = 8
+MOST_COPIES = 640
+"""Of one operand: enough that the smallest matrices of the official models together fill no cache."""
 
 
 @dataclass(frozen=True, slots=True)
