@@ -24,6 +24,8 @@ settings.load_profile("no deadline")
 MANY_TESTS = 500
 """From so many tests on, all kernels are compiled before the first one, on all cores."""
 
+FIRST_WORKER = "gw0"
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -41,8 +43,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What a body cannot be built with here, its own tests report."""
+    """What a body cannot be built with here, its own tests report. Of several workers, the first one builds."""
     if len(session.items) < MANY_TESTS or session.config.option.collectonly:
+        return
+    if os.environ.get("PYTEST_XDIST_WORKER", FIRST_WORKER) != FIRST_WORKER:
         return
     pairs = [(source, body) for source in native.sources() for body in (*native.BODIES, Route.CPU_AVX512_PLAIN)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
