@@ -38,8 +38,11 @@ def test_report_on_stdout_and_in_a_file(invoke: Invoke, model: Path, corpus: lis
 
 
 @pytest.mark.usefixtures("scorer")
-def test_the_table_names_every_file(invoke: Invoke, model: Path, corpus: list[Path]) -> None:
-    result = invoke("score", *corpus, "-m", model)
+def test_the_table_names_every_file(
+    invoke: Invoke, model: Path, corpus: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(corpus[0].parent)
+    result = invoke("score", *(path.name for path in corpus), "-m", model)
     assert result.exit_code == 0
     for word in ("a.txt", "b.txt", "overall", "2.7183"):
         assert word in result.stdout
