@@ -73,6 +73,6 @@ def warm_page_cache(*files: Path) -> None:
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                mapped.madvise(mmap.MADV_HUGEPAGE)
-                np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE].sum()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+        np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE].sum()
