@@ -1,8 +1,7 @@
 """Writes into KERNELS.md what every op must at least take on three GPUs at official shapes, and what it should reach.
 
 Bytes and operations are those that `gpu/run.py` measures kernels against; nothing is run, and no GPU is needed. The
-H200's limits are measured copies and products; those of the RTX cards are their data sheets', less what copies and
-products usually lose there.
+limits of the cards are assumed, not measured by this project.
 
     python benchmarks/kernel_floors.py [--to benchmarks/KERNELS.md]
 """
@@ -35,7 +34,7 @@ below {launch:.0f} µs on the fastest card, less than a launch costs: there it c
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Bytes and bf16 operations per second that a card really does."""
+    """Bytes and bf16 operations per second that a card is assumed to do."""
 
     name: str
     bandwidth: float
@@ -77,7 +76,7 @@ def section() -> str:
     titles = ["op", "shape", "MB", "GFLOP", *(card.name for card in CARDS), "aim"]
     head = f"| {' | '.join(titles)} |\n|---|---|{'---:|' * (len(titles) - 3)}---|"
     limits = ", ".join(f"{c.name} {c.bandwidth / 1e12:.2f} TB/s and {c.peak / 1e12:.0f} TFLOP/s" for c in CARDS)
-    parts = [_LEGEND.format(launch=_LAUNCH_SECONDS * 1e6), f"Limits: {limits}."]
+    parts = [_LEGEND.format(launch=_LAUNCH_SECONDS * 1e6), f"Limits, assumed and not measured here: {limits}."]
     with torch.device(_NOWHERE):
         for name in _FORMATS:
             parts += [f"\n### {name}\n", head, *rows(name)]
