@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -29,7 +30,7 @@ class Recorded:
     keep: tuple[object, ...]
 
 
-class RecordingDevice:
+class RecordingDevice(ABC):
     """A base for devices that run a launch at once in `run_launch`: adds `launch`, `record` and `recording`.
 
     As with a CUDA graph, what is recorded is not run, and what is done by other means than launches is not recorded.
@@ -42,13 +43,13 @@ class RecordingDevice:
         """Whether launches are being recorded now."""
         return self._tape is not None
 
+    @abstractmethod
     def run_launch(
         self, source: CudaSource, kernel: str, how: Launch, args: ctypes.Structure, keep: tuple[object, ...]
     ) -> None:
         """Run one kernel to its end."""
-        raise NotImplementedError
 
-    def prepare(self, source: CudaSource, macros: Mapping[str, int]) -> None:
+    def prepare(self, source: CudaSource, macros: Mapping[str, int]) -> None:  # noqa: B027 - an offer, not a duty
         """Compile a source before its first launch. Nothing, where that costs nothing."""
 
     def launch(
