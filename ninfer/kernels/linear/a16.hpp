@@ -24,7 +24,7 @@ constexpr int TILE_TOKENS = LANES / 2;
 constexpr int COLUMNS = 1024;     // of a block in cache
 constexpr int STREAM_TOKENS = 8;  // up to so many, weights go through registers
 constexpr int STREAM_FLOATS = 4096;  // of x to a block of columns, half of the first-level cache
-constexpr int STREAM_ROWS = 4;
+constexpr int64_t AHEAD = 4096;      // bytes of codes between what is read and what is asked for
 
 // Some rows of x [.., columns]: those listed, or `count` from `first` on.
 struct Batch {
@@ -137,22 +137,23 @@ static inline int64_t ahead(const Part& part, const Columns& columns, int64_t ro
 
 // ---- lanes ----------------------------------------------------------------------------------------------
 
+// Rows lie `apart` rows from each other.
 template <int R, int T>
-NINFER_INLINE static void take(const f32* from, const Columns& columns, f32 (&sums)[R][T]) {
+NINFER_INLINE static void take(const f32* from, int64_t apart, const Columns& columns, f32 (&sums)[R][T]) {
     NINFER_UNROLL
     for (int t = 0; t < T; ++t) {
         NINFER_UNROLL
-        for (int r = 0; r < R; ++r) sums[r][t] = columns.first() ? f32{} : from[t * ROWS + r];
+        for (int r = 0; r < R; ++r) sums[r][t] = columns.first() ? f32{} : from[t * ROWS + r * apart];
     }
 }
 
 template <int R, int T>
-NINFER_INLINE static void put(const f32 (&sums)[R][T], f32* to, int64_t rows, int64_t tokens) {
+NINFER_INLINE static void put(const f32 (&sums)[R][T], f32* to, int64_t apart, int64_t rows, int64_t tokens) {
     NINFER_UNROLL
     for (int t = 0; t < T; ++t) {
         NINFER_UNROLL
         for (int r = 0; r < R; ++r)
-            if (r < rows && t < tokens) to[t * ROWS + r] = sums[r][t];
+            if (r * apart < rows && t < tokens) to[t * ROWS + r * apart] = sums[r][t];
     }
 }
 
@@ -181,21 +182,23 @@ NINFER_INLINE static void stream_units(
     }
 }
 
-// to[t][r] += the lanes of R rows and T tokens. Rows and tokens beyond `count` and `tokens` repeat the last.
+// to[t][r] += the lanes of R rows, `apart` from each other, and T tokens. Rows from `count` on and tokens from `tokens` on
+// repeat others.
 template <class F, int R, int T>
 __attribute__((noinline)) static void stream_tile(
-    const Part& part, int64_t row, int64_t count, const Batch& batch, int64_t token, int64_t tokens,
+    const Part& part, int64_t row, int64_t apart, int64_t count, const Batch& batch, int64_t token, int64_t tokens,
     const Columns& columns, f32* to) {
-    const int64_t next = ahead<F>(part, columns, STREAM_ROWS), left = columns.count % PAD, whole = columns.count - left;
+    const int64_t next = columns.whole() ? AHEAD : ahead<F>(part, columns, 1);
+    const int64_t left = columns.count % PAD, whole = columns.count - left;
     Row rows[R];
     const float* x[T];
     f32 sums[R][T];
     for (int r = 0; r < R; ++r) {
-        const Row begin = F::row(part, row + (r < count ? r : count - 1), columns.all);
+        const Row begin = F::row(part, row + (r * apart < count ? r * apart : 0), columns.all);
         rows[r] = advanced<F>(begin, columns.begin / F::columns);
     }
     for (int t = 0; t < T; ++t) x[t] = batch.token(token + (t < tokens ? t : tokens - 1)) + columns.begin;
-    take(to, columns, sums);
+    take(to, apart, columns, sums);
     uint8_t last_codes[R][F::codes * PAD / F::columns];
     float last_x[T][PAD];
     for (int pass = 0; pass < (left > 0 ? 2 : 1); ++pass) {
@@ -206,29 +209,29 @@ __attribute__((noinline)) static void stream_tile(
         }
         stream_units<F>(rows, x, pass == 0 ? whole : PAD, next, sums);
     }
-    put(sums, to, count, tokens);
+    put(sums, to, apart, count, tokens);
+}
+
+// All rows of a call and all tokens: R rows at a time, from as many places, with T tokens after T tokens.
+template <class F, int R, int T>
+static inline void stream_apart(
+    const Part& part, int64_t begin, int64_t count, const Batch& batch, const Columns& columns, f32* to) {
+    const int64_t apart = (count + R - 1) / R;
+    for (int64_t r = 0; r < apart; ++r)
+        for (int64_t t = 0; t < batch.count; t += T)
+            stream_tile<F, R, T>(part, begin + r, apart, count - r, batch, t, batch.count - t, columns, to + t * ROWS + r);
 }
 
 // Rows [begin, end) and all tokens.
 template <class F>
 static inline void stream_rows(
     const Part& part, int64_t begin, int64_t end, const Batch& batch, const Columns& columns, f32* to) {
-    constexpr int R = std::is_empty<typename F::Shared>::value ? 3 : 2;  // with four tokens: what registers hold
-    const int64_t step = batch.count <= 2 ? STREAM_ROWS : STREAM_ROWS / R * R;
-    for (int64_t row = begin; row < end; row += step, to += step) {
-        const int64_t rows = end - row < step ? end - row : step;
-        for (int64_t t = 0; t < batch.count; t += 4) {
-            const int64_t tokens = batch.count - t;
-            if (tokens == 1) {
-                stream_tile<F, STREAM_ROWS, 1>(part, row, rows, batch, t, 1, columns, to + t * ROWS);
-            } else if (tokens == 2) {
-                stream_tile<F, STREAM_ROWS, 2>(part, row, rows, batch, t, 2, columns, to + t * ROWS);
-            } else {
-                for (int64_t r = 0; r < rows; r += R)
-                    stream_tile<F, R, 4>(part, row + r, rows - r, batch, t, tokens, columns, to + t * ROWS + r);
-            }
-        }
-    }
+    constexpr bool direct = std::is_empty<typename F::Shared>::value;
+    constexpr int FEW = direct ? 3 : 4;   // a sum waits for its last product, unless decoding takes that long anyway
+    constexpr int MANY = direct ? 3 : 2;  // with four tokens: what registers hold
+    if (batch.count == 1) stream_apart<F, FEW, 1>(part, begin, end - begin, batch, columns, to);
+    else if (batch.count == 2) stream_apart<F, FEW, 2>(part, begin, end - begin, batch, columns, to);
+    else stream_apart<F, MANY, 4>(part, begin, end - begin, batch, columns, to);
 }
 
 // ---- through a block in cache ---------------------------------------------------------------------------
@@ -276,13 +279,13 @@ __attribute__((noinline)) static void multiply_tile(
     const float* x[T];
     float last_x[T][PAD];
     for (int t = 0; t < T; ++t) x[t] = batch.token(token + t) + columns.begin;
-    take(to, columns, sums);
+    take(to, 1, columns, sums);
     for (int pass = 0; pass < (left > 0 ? 2 : 1); ++pass) {
         if (pass == 1)
             for (int t = 0; t < T; ++t) x[t] = last_floats(x[t] + whole, left, last_x[t]);
         multiply_vectors(block + pass * whole, x, pass == 0 ? whole : PAD, sums);
     }
-    put(sums, to, R, T);
+    put(sums, to, 1, R, T);
 }
 
 template <int T>

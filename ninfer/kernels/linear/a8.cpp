@@ -11,6 +11,7 @@ using namespace ninfer;
 namespace {
 
 constexpr int64_t CLAIM_BYTES = 16 << 10;  // of weights at least: a microsecond of memory traffic
+constexpr int64_t CLAIM_COLUMNS = 16;      // whose multiples are claimed, of few tokens
 
 // All columns of all outputs, one after another, for one block of tokens after another, in pieces for workers to claim:
 // long ones first, which read memory in one go, then shorter ones, so that all workers end at the same time.
@@ -23,7 +24,8 @@ class Pieces {
             bytes += a.outputs[i].rows * a.outputs[i].parts->code_stride;
         }
         total_ = columns_ * ((a.tokens + a8::TOKENS - 1) / a8::TOKENS);
-        least_ = a.tokens > a8::TILE ? a8::ROWS : rounded(CLAIM_BYTES * columns_ / bytes);
+        unit_ = a.tokens > a8::TILE ? a8::ROWS : CLAIM_COLUMNS;
+        least_ = a.tokens > a8::TILE ? unit_ : std::max(unit_, rounded(CLAIM_BYTES * columns_ / bytes));
         for (int64_t begin = 0; begin < total_; begin += length(begin)) ++count_;
     }
 
@@ -39,15 +41,16 @@ class Pieces {
     }
 
    private:
-    static int64_t rounded(int64_t columns) { return (columns + a8::ROWS - 1) / a8::ROWS * a8::ROWS; }
+    int64_t rounded(int64_t columns) const { return (columns + unit_ - 1) / unit_ * unit_; }
 
     int64_t length(int64_t begin) const {
-        return std::max({rounded((total_ - begin) / (2 * workers_)), least_, (int64_t)a8::ROWS});
+        return std::max(rounded((total_ - begin) / (2 * workers_)), least_);
     }
 
     int64_t workers_;
     int64_t columns_ = 0;
     int64_t total_ = 0;
+    int64_t unit_ = 0;
     int64_t least_ = 0;
     int64_t count_ = 0;
 };

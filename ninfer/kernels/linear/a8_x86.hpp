@@ -265,8 +265,8 @@ struct Signed {
     explicit Signed(bytes codes)
         : sign(_mm256_cmpgt_epi8(_mm256_setzero_si256(), codes)), magnitude(_mm256_abs_epi8(codes)) {}
 
-    // Sums of two, in 16 bits.
-    bytes negative() const { return _mm256_maddubs_epi16(_mm256_and_si256(sign, magnitude), splat_byte(1)); }
+    // Minus the magnitudes of the negative weights; sums of two, in 16 bits.
+    bytes negative() const { return _mm256_maddubs_epi16(magnitude, sign); }
 };
 
 static inline bytes sum_pairs(bytes words) { return _mm256_madd_epi16(words, _mm256_set1_epi16(1)); }
@@ -282,7 +282,7 @@ static inline void unpack_codes(const uint8_t* codes, const uint8_t* high, Weigh
             const Signed w(load_bytes(to.codes + at));
             store_bytes(to.codes + at, w.sign);
             store_bytes(to.magnitude + at, w.magnitude);
-            negative = _mm256_add_epi16(negative, w.negative());
+            negative = _mm256_sub_epi16(negative, w.negative());
         }
         store_bytes(to.negative, sum_pairs(negative));
     }
@@ -320,7 +320,7 @@ struct Products {
         }
     }
 
-    // The same with signs apart; the sums of `Signed::negative` are still to be added.
+    // The same with signs apart; the sums of `Signed::negative` are still to be subtracted.
     ALWAYS void add_signed(bytes sign, bytes magnitude, const Activations<F::group>* const (&x)[T], int at) {
         UNROLLED for (int t = 0; t < T; ++t) {
             const bytes codes = _mm256_xor_si256(sign, load_bytes(x[t]->codes + at));
@@ -366,7 +366,7 @@ static inline void multiply_stored_octet(const uint8_t* stored, const uint8_t* h
             } else {
                 const Signed w(codes);
                 products.add_signed(w.sign, w.magnitude, x, 32 * v);
-                negative = _mm256_add_epi16(negative, w.negative());
+                negative = _mm256_sub_epi16(negative, w.negative());
             }
         });
     products.store_to(out, is_offset<F> ? negative : sum_pairs(negative));
