@@ -2,76 +2,50 @@
 #include "linear/a16.hpp"
 
 #include "linear/epilogue.hpp"
+#include "linear/pieces.hpp"
 #include "team.hpp"
-
-#include <algorithm>
 
 using namespace ninfer;
 
 namespace {
 
-constexpr int64_t CLAIM_BYTES = 16 << 10;  // of weights at least, a microsecond of memory traffic
-
-// All columns of all outputs, one after another, for one block of tokens after another.
-struct Work {
-    int64_t tokens;  // to a block
-    int64_t columns;
-    int64_t count;
-    int64_t grain;
-};
-
-Work divide(const LinearArgs& a) {
-    Work work;
-    work.tokens = std::min<int64_t>(a16::TOKENS, a.tokens);
-    work.columns = 0;
-    int64_t bytes = 1;
-    for (int64_t i = 0; i < a.count; ++i) {
-        work.columns += output_columns(a.outputs[i]);
-        bytes += a.outputs[i].rows * a.outputs[i].parts->code_stride;
-    }
-    work.count = a.tokens == 0 ? 0 : work.columns * ((a.tokens + work.tokens - 1) / work.tokens);
-    work.grain = a.tokens > 8 ? 1 : CLAIM_BYTES * work.columns / bytes;
-    work.grain = std::max<int64_t>(1, (work.grain + a16::ROWS - 1) / a16::ROWS) * a16::ROWS;  // rows may be long
-    return work;
-}
-
 struct Scratch {
     a16::Scratch product;
-    float* products;  // [TOKENS][ROWS]
-    float* up;
+    float* products;  // [tokens][most rows], as many as those of a call
+    float* up;        // the same
 };
 
 Scratch scratch(Worker& worker) {
-    const size_t products = a16::TOKENS * a16::ROWS;
-    return {a16::Scratch::of(worker), worker.own<float>(products), worker.own<float>(products)};
+    return {a16::Scratch::of(worker), worker.own<float>(a16::PRODUCTS), worker.own<float>(a16::PRODUCTS)};
 }
 
-// At most ROWS columns of an output.
+// At most MOST columns of an output.
+template <int MOST>
 void multiply(const Output& o, int64_t column, int64_t count, const a16::Batch& batch, const Scratch& s) {
-    a16::multiply(o, column, column + count, batch, s.product, s.products, a16::ROWS);
+    a16::multiply(o, column, column + count, batch, s.product, s.products, MOST);
     if (o.epilogue == SWIGLU) {
         const int64_t row = o.rows / 2 + column;
-        a16::multiply(o, row, row + count, batch, s.product, s.up, a16::ROWS);
+        a16::multiply(o, row, row + count, batch, s.product, s.up, MOST);
     }
     for (int64_t i = 0; i < batch.count; ++i)
-        finish(o, batch.first + i, column, count, s.products + i * a16::ROWS, s.up + i * a16::ROWS);
+        finish(o, batch.first + i, column, count, s.products + i * MOST, s.up + i * MOST);
+}
+
+template <int MOST>
+void multiply_all(const LinearArgs& a, Worker& worker) {
+    const Pieces pieces(a, worker.size, a16::TOKENS, a16::ROWS);
+    const Scratch s = scratch(worker);
+    worker.each(pieces.count(), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+            pieces.piece(i, MOST, [&](const Output& o, int64_t column, int64_t count, int64_t first, int64_t tokens) {
+                multiply<MOST>(o, column, count, {a.x, a.columns, nullptr, first, tokens}, s);
+            });
+    });
 }
 
 void linear_a16(const LinearArgs& a, Worker& worker) {
-    const Work work = divide(a);
-    const Scratch s = scratch(worker);
-    worker.each(work.count, work.grain, [&](int64_t begin, int64_t end) {
-        while (begin < end) {
-            const int64_t first = begin / work.columns * work.tokens;
-            const a16::Batch batch{a.x, a.columns, nullptr, first, std::min(work.tokens, a.tokens - first)};
-            int64_t column = begin % work.columns;
-            const Output* o = a.outputs;
-            while (column >= output_columns(*o)) column -= output_columns(*o++);
-            const int64_t count = std::min({end - begin, output_columns(*o) - column, (int64_t)a16::ROWS});
-            multiply(*o, column, count, batch, s);
-            begin += count;
-        }
-    });
+    if (a.tokens <= a16::STREAM_TOKENS) multiply_all<a16::STREAM_ROWS>(a, worker);
+    else multiply_all<a16::ROWS>(a, worker);
 }
 
 }  // namespace

@@ -17,14 +17,20 @@
 namespace ninfer::a16 {
 
 constexpr int PAD = 64;
-constexpr int ROWS = 3 * LANES;  // most rows of a call
 constexpr int TOKENS = 128;      // most tokens of a call
+constexpr int ROWS = 3 * LANES;  // most rows of a call
 constexpr int TILE_ROWS = 3;
 constexpr int TILE_TOKENS = LANES / 2;
-constexpr int COLUMNS = 1024;     // of a block in cache
-constexpr int STREAM_TOKENS = 8;  // up to so many, weights go through registers
-constexpr int STREAM_FLOATS = 4096;  // of x to a block of columns, half of the first-level cache
-constexpr int64_t AHEAD = 4096;      // bytes of codes between what is read and what is asked for
+constexpr int COLUMNS = 1024;             // of a block in cache
+constexpr int STREAM_TOKENS = 8;          // up to so many, weights go through registers
+constexpr int STREAM_ROWS = 12 * LANES;   // most rows of a call with so few tokens
+constexpr int STREAM_FLOATS = 4096;       // of x to a block of columns, half of the first-level cache
+constexpr int64_t AHEAD = 4096;           // bytes of codes between what is read and what is asked for
+constexpr int PRODUCTS = TOKENS * ROWS;   // most products of a call
+static_assert(STREAM_TOKENS * STREAM_ROWS <= PRODUCTS, "few tokens need no more memory than many");
+
+// Most rows of a call with so many tokens. Few tokens leave the time to memory, which long runs of rows read faster.
+static inline int64_t most_rows(int64_t tokens) { return tokens <= STREAM_TOKENS ? STREAM_ROWS : ROWS; }
 
 // Some rows of x [.., columns]: those listed, or `count` from `first` on.
 struct Batch {
@@ -40,11 +46,11 @@ struct Batch {
 // Memory of one worker.
 struct Scratch {
     float* block;  // [ROWS][COLUMNS]
-    f32* sums;     // [TOKENS][ROWS]: a vector of lanes for each token and row
+    f32* sums;     // [tokens][most rows]: a vector of lanes for each token and row
 
     template <class Worker>
     static Scratch of(Worker& worker) {
-        return {worker.template own<float>(ROWS * COLUMNS), worker.template own<f32>(TOKENS * ROWS)};
+        return {worker.template own<float>(ROWS * COLUMNS), worker.template own<f32>(PRODUCTS)};
     }
 };
 
@@ -127,33 +133,33 @@ NINFER_INLINE static void fetch(const Row& row, int64_t ahead) {
     for (int b = 0; b < F::codes; b += 64) __builtin_prefetch(row.codes + ahead + b, 0, 2);
 }
 
-// How far ahead lies what is read next: `rows` rows on, or the same rows' next columns, or the next call's first ones.
+// How far ahead of some columns lies what is read after them: the same rows' next ones, or the first ones of the next
+// call's rows.
 template <class F>
 static inline int64_t ahead(const Part& part, const Columns& columns, int64_t rows) {
-    if (columns.whole()) return rows * part.code_stride;
-    if (columns.last()) return ROWS * part.code_stride - columns.begin / F::columns * F::codes;
+    if (columns.last()) return rows * part.code_stride - columns.begin / F::columns * F::codes;
     return columns.count / F::columns * F::codes;
 }
 
 // ---- lanes ----------------------------------------------------------------------------------------------
 
-// Rows lie `apart` rows from each other.
-template <int R, int T>
+// Sums of T tokens, ROOM vectors from each other, and R rows, `apart`.
+template <int ROOM, int R, int T>
 NINFER_INLINE static void take(const f32* from, int64_t apart, const Columns& columns, f32 (&sums)[R][T]) {
     NINFER_UNROLL
     for (int t = 0; t < T; ++t) {
         NINFER_UNROLL
-        for (int r = 0; r < R; ++r) sums[r][t] = columns.first() ? f32{} : from[t * ROWS + r * apart];
+        for (int r = 0; r < R; ++r) sums[r][t] = columns.first() ? f32{} : from[t * ROOM + r * apart];
     }
 }
 
-template <int R, int T>
+template <int ROOM, int R, int T>
 NINFER_INLINE static void put(const f32 (&sums)[R][T], f32* to, int64_t apart, int64_t rows, int64_t tokens) {
     NINFER_UNROLL
     for (int t = 0; t < T; ++t) {
         NINFER_UNROLL
         for (int r = 0; r < R; ++r)
-            if (r * apart < rows && t < tokens) to[t * ROWS + r * apart] = sums[r][t];
+            if (r * apart < rows && t < tokens) to[t * ROOM + r * apart] = sums[r][t];
     }
 }
 
@@ -188,7 +194,7 @@ template <class F, int R, int T>
 __attribute__((noinline)) static void stream_tile(
     const Part& part, int64_t row, int64_t apart, int64_t count, const Batch& batch, int64_t token, int64_t tokens,
     const Columns& columns, f32* to) {
-    const int64_t next = columns.whole() ? AHEAD : ahead<F>(part, columns, 1);
+    const int64_t next = columns.whole() ? AHEAD : ahead<F>(part, columns, STREAM_ROWS);
     const int64_t left = columns.count % PAD, whole = columns.count - left;
     Row rows[R];
     const float* x[T];
@@ -198,7 +204,7 @@ __attribute__((noinline)) static void stream_tile(
         rows[r] = advanced<F>(begin, columns.begin / F::columns);
     }
     for (int t = 0; t < T; ++t) x[t] = batch.token(token + (t < tokens ? t : tokens - 1)) + columns.begin;
-    take(to, apart, columns, sums);
+    take<STREAM_ROWS>(to, apart, columns, sums);
     uint8_t last_codes[R][F::codes * PAD / F::columns];
     float last_x[T][PAD];
     for (int pass = 0; pass < (left > 0 ? 2 : 1); ++pass) {
@@ -209,7 +215,7 @@ __attribute__((noinline)) static void stream_tile(
         }
         stream_units<F>(rows, x, pass == 0 ? whole : PAD, next, sums);
     }
-    put(sums, to, apart, count, tokens);
+    put<STREAM_ROWS>(sums, to, apart, count, tokens);
 }
 
 // All rows of a call and all tokens: R rows at a time, from as many places, with T tokens after T tokens.
@@ -219,7 +225,8 @@ static inline void stream_apart(
     const int64_t apart = (count + R - 1) / R;
     for (int64_t r = 0; r < apart; ++r)
         for (int64_t t = 0; t < batch.count; t += T)
-            stream_tile<F, R, T>(part, begin + r, apart, count - r, batch, t, batch.count - t, columns, to + t * ROWS + r);
+            stream_tile<F, R, T>(
+                part, begin + r, apart, count - r, batch, t, batch.count - t, columns, to + t * STREAM_ROWS + r);
 }
 
 // Rows [begin, end) and all tokens.
@@ -279,13 +286,13 @@ __attribute__((noinline)) static void multiply_tile(
     const float* x[T];
     float last_x[T][PAD];
     for (int t = 0; t < T; ++t) x[t] = batch.token(token + t) + columns.begin;
-    take(to, 1, columns, sums);
+    take<ROWS>(to, 1, columns, sums);
     for (int pass = 0; pass < (left > 0 ? 2 : 1); ++pass) {
         if (pass == 1)
             for (int t = 0; t < T; ++t) x[t] = last_floats(x[t] + whole, left, last_x[t]);
         multiply_vectors(block + pass * whole, x, pass == 0 ? whole : PAD, sums);
     }
-    put(sums, to, 1, R, T);
+    put<ROWS>(sums, to, 1, R, T);
 }
 
 template <int T>
@@ -352,7 +359,8 @@ static inline void multiply_columns(
     multiply_block(s.block, tiled, batch, columns, s.sums);
 }
 
-// products[t][r], rows `stride` apart, of at most ROWS rows [begin, end) of an output and at most TOKENS tokens.
+// products[t][r], tokens `stride` apart, of at most TOKENS tokens and at most most_rows of them rows [begin, end) of an
+// output.
 static inline void multiply(
     const Output& o, int64_t begin, int64_t end, const Batch& batch, const Scratch& s, float* products,
     int64_t stride) {
@@ -362,15 +370,15 @@ static inline void multiply(
         const int64_t left = batch.columns - k;
         multiply_columns(o, begin, end, batch, {k, left < step ? left : step, batch.columns}, s);
     }
-    float factors[ROWS] = {};
+    float factors[STREAM_ROWS] = {};
     by_part(o, begin, end, [&](auto f, const Part& part, int64_t first, int64_t stop, int64_t offset) {
         for (int64_t row = first; row < stop; ++row) factors[offset + row - first] = f.factor(part, row);
     });
-    const int64_t rows = end - begin;
+    const int64_t rows = end - begin, room = most_rows(batch.count);
     for (int64_t t = 0; t < batch.count; ++t)
         for (int64_t r = 0; r < rows; r += LANES) {  // lanes of rows that do not exist may hold anything
             const int count = static_cast<int>(rows - r < LANES ? rows - r : LANES);
-            store_head(products + t * stride + r, sum_each(s.sums + t * ROWS + r) * loadf(factors + r), count);
+            store_head(products + t * stride + r, sum_each(s.sums + t * room + r) * loadf(factors + r), count);
         }
 }
 

@@ -2,58 +2,14 @@
 #include "linear/a8.hpp"
 
 #include "linear/epilogue.hpp"
+#include "linear/pieces.hpp"
 #include "team.hpp"
-
-#include <algorithm>
 
 using namespace ninfer;
 
 namespace {
 
-constexpr int64_t CLAIM_BYTES = 16 << 10;  // of weights at least: a microsecond of memory traffic
-constexpr int64_t CLAIM_COLUMNS = 16;      // whose multiples are claimed, of few tokens
-
-// All columns of all outputs, one after another, for one block of tokens after another, in pieces for workers to claim:
-// long ones first, which read memory in one go, then shorter ones, so that all workers end at the same time.
-class Pieces {
-   public:
-    Pieces(const LinearArgs& a, int workers) : workers_(workers) {
-        int64_t bytes = 1;
-        for (int64_t i = 0; i < a.count; ++i) {
-            columns_ += output_columns(a.outputs[i]);
-            bytes += a.outputs[i].rows * a.outputs[i].parts->code_stride;
-        }
-        total_ = columns_ * ((a.tokens + a8::TOKENS - 1) / a8::TOKENS);
-        unit_ = a.tokens > a8::TILE ? a8::ROWS : CLAIM_COLUMNS;
-        least_ = a.tokens > a8::TILE ? unit_ : std::max(unit_, rounded(CLAIM_BYTES * columns_ / bytes));
-        for (int64_t begin = 0; begin < total_; begin += length(begin)) ++count_;
-    }
-
-    int64_t columns() const { return columns_; }
-    int64_t count() const { return count_; }
-
-    // Calls body(begin, end) with a piece of all columns of all blocks.
-    template <class Body>
-    void piece(int64_t index, Body body) const {
-        int64_t begin = 0;
-        for (; index > 0; --index) begin += length(begin);
-        body(begin, std::min(total_, begin + length(begin)));
-    }
-
-   private:
-    int64_t rounded(int64_t columns) const { return (columns + unit_ - 1) / unit_ * unit_; }
-
-    int64_t length(int64_t begin) const {
-        return std::max(rounded((total_ - begin) / (2 * workers_)), least_);
-    }
-
-    int64_t workers_;
-    int64_t columns_ = 0;
-    int64_t total_ = 0;
-    int64_t unit_ = 0;
-    int64_t least_ = 0;
-    int64_t count_ = 0;
-};
+constexpr int64_t CLAIM_COLUMNS = 16;  // whose multiples are claimed, of few tokens
 
 // Every token of x. Few are quantised by each worker for itself, which spares a barrier.
 a8::Panel quantise(const LinearArgs& a, Worker& worker) {
@@ -93,23 +49,14 @@ void multiply(const Output& o, int64_t column, int64_t count, const a8::Batch& b
 
 void linear_a8(const LinearArgs& a, Worker& worker) {
     const a8::Panel panel = quantise(a, worker);
-    const Pieces pieces(a, worker.size);
+    const Pieces pieces(a, worker.size, a8::TOKENS, a.tokens > a8::TILE ? a8::ROWS : CLAIM_COLUMNS);
     constexpr int64_t products = a8::TOKENS * a8::ROWS;
     const Scratch s{worker.own<char>(a8::SCRATCH_BYTES), worker.own<float>(products), worker.own<float>(products)};
-    const auto multiply_piece = [&](int64_t begin, int64_t end) {
-        while (begin < end) {
-            const int64_t first = begin / pieces.columns() * a8::TOKENS;
-            const a8::Batch batch{&panel, nullptr, first, std::min<int64_t>(a8::TOKENS, a.tokens - first)};
-            int64_t column = begin % pieces.columns();
-            const Output* o = a.outputs;
-            while (column >= output_columns(*o)) column -= output_columns(*o++);
-            const int64_t count = std::min({end - begin, output_columns(*o) - column, (int64_t)a8::ROWS});
-            multiply(*o, column, count, batch, s);
-            begin += count;
-        }
+    const auto some = [&](const Output& o, int64_t column, int64_t count, int64_t first, int64_t tokens) {
+        multiply(o, column, count, {&panel, nullptr, first, tokens}, s);
     };
     worker.each(pieces.count(), 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) pieces.piece(i, multiply_piece);
+        for (int64_t i = begin; i < end; ++i) pieces.piece(i, a8::ROWS, some);
     });
 }
 

@@ -98,8 +98,9 @@ struct Products {
                   int64_t stride) const {
         if (w.a8) return a8(w.output, begin, end, {&b.input->panel, b.picks, b.first, b.count}, s.a8, out, stride);
         const a16::Batch batch{b.input->rows, b.input->columns, b.picks, b.first, b.count};
-        for (; begin < end; begin += a16::ROWS, out += a16::ROWS)
-            a16(w.output, begin, std::min<int64_t>(end, begin + a16::ROWS), batch, s.a16, out, stride);
+        const int64_t most = a16::most_rows(b.count);
+        for (; begin < end; begin += most, out += most)
+            a16(w.output, begin, std::min(end, begin + most), batch, s.a16, out, stride);
     }
 };
 
