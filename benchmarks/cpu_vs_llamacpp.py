@@ -7,9 +7,10 @@ ninfer / llama.cpp is taken; the table has the medians. It also has the bytes pe
 (weights, keys and values, recurrent states read and written), and their share of the read bandwidth of memory, which
 this script measures itself before and after every pair.
 
-    python benchmarks/cpu_vs_llamacpp.py --llama-cpp BUILD [--threads N] [--formats q4,q8,bf16] [--works prefill512,...]
-        [--pairs 5] [--json FILE] [--keep DIR] [--peer-args=...]
+    python benchmarks/cpu_vs_llamacpp.py --llama-cpp BUILD [--threads N] [--formats q4,q8,bf16:decode0]
+        [--works prefill512,...] [--pairs 5] [--json FILE] [--keep DIR] [--peer-args=...]
 
+A format with works of its own, as bf16:decode0+prefill512, is measured at those instead of `--works`.
 BUILD is a llama.cpp build folder with bin/llama-bench, bin/llama-batched-bench and bin/llama-quantize. Without it the
 package `llama-cpp-python` stands in, which has no parallel works. Writing GGUF files needs the package `gguf`, or the
 sources of the build. Ctrl-C and SIGTERM end the run with the table of what was measured until then. One format takes
@@ -37,7 +38,7 @@ from peer.gguf_file import import_gguf, write_gguf
 from peer.machine import ReadBandwidth, describe_machine, warm_page_cache
 from peer.programs import MeasurementFailed, Ninfer, Peer, Program, choose_peer
 from peer.results import Pair, Row, Weights, summarise, table, write_json
-from peer.works import BITS, SINGLE_WORKS, WORKS, Bits, StateBytes, Work, state_bytes
+from peer.works import BITS, WORKS, Bits, Series, StateBytes, Work, read_series, state_bytes
 
 from ninfer.convert import convert
 from ninfer.runtime.options import physical_cores
@@ -49,11 +50,15 @@ QUIET_LOAD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The same weights at the same bits, once for each program."""
+    """The same weights at the same bits, once for each program, and what is measured with them."""
 
-    bits: Bits
+    series: Series
     ours: Path
     peer: Path
+
+    @property
+    def bits(self) -> Bits:
+        return self.series.bits
 
     @property
     def weights(self) -> Weights:
@@ -66,16 +71,17 @@ class Workshop:
     def __init__(self, folder: Path, layers: int, peer: Peer) -> None:
         self._folder, self._layers, self._peer = folder, layers, peer
 
-    def files(self, bits: Bits) -> ModelFiles:
+    def files(self, series: Series) -> ModelFiles:
+        bits = series.bits
         source = self._made(f"source-{self._layers}", self._write_source)
         whole = self._made(f"bf16-{self._layers}.gguf", lambda path: self._write_gguf(source, path))
         ours = self._made(
             f"{bits.recipe}-{self._layers}.ninfer", lambda path: convert(source, path, recipe=bits.recipe)
         )
         if bits.name == "bf16":
-            return ModelFiles(bits, ours, whole)
+            return ModelFiles(series, ours, whole)
         name = f"{bits.gguf_type}-{self._layers}.gguf"
-        return ModelFiles(bits, ours, self._made(name, lambda path: self._peer.quantise(whole, path, bits)))
+        return ModelFiles(series, ours, self._made(name, lambda path: self._peer.quantise(whole, path, bits)))
 
     def _made(self, name: str, make: Callable[[Path], Any]) -> Path:
         path = self._folder / name
@@ -111,7 +117,6 @@ class Comparison:
     ours: Program
     peer: Peer
     files: Sequence[ModelFiles]
-    works: Sequence[Work]
     pairs_wanted: int
     state: StateBytes
     bandwidth: ReadBandwidth
@@ -121,11 +126,14 @@ class Comparison:
 
     def run(self) -> None:
         """Round by round through all formats and works, so that a run that is cut short has something of each."""
-        for turn in range(max(work.runs(self.pairs_wanted) for work in self.works)):
+        runs = (work.runs(self.pairs_wanted) for files in self.files for work in files.series.works)
+        for turn in range(max(runs, default=0)):
             for files in self.files:
-                warm_page_cache(files.ours, files.peer)
-                for work in self.works:
-                    if turn < work.runs(self.pairs_wanted) and (files.bits.name, work.name) not in self.failures:
+                works = [work for work in files.series.works if turn < work.runs(self.pairs_wanted)]
+                if works:
+                    warm_page_cache(files.ours, files.peer)
+                for work in works:
+                    if (files.bits.name, work.name) not in self.failures:
                         self._measure(turn, files, work)
                         self.report(self)
 
@@ -157,7 +165,7 @@ class Comparison:
         """Medians of what is known so far, in the order of the formats and works."""
         rows = []
         for files in self.files:
-            for work in self.works:
+            for work in files.series.works:
                 pairs = [pair for pair in self.pairs if (pair.bits, pair.work) == (files.bits.name, work.name)]
                 rows += [summarise(work, pairs, files.weights, self.state)] if pairs else []
         return rows
@@ -172,7 +180,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llama-cpp", type=Path, metavar="BUILD", help="a llama.cpp build folder")
     parser.add_argument("--threads", type=int, default=physical_cores(), help="of both programs; physical cores")
-    parser.add_argument("--formats", default="q4", help=f"of {','.join(BITS)}; q4")
+    parser.add_argument("--formats", default="q4", help=f"of {','.join(BITS)}, also with works: bf16:decode0; q4")
     parser.add_argument("--works", default=",".join(WORKS), help="all of %(default)s; parallel8 alone, for example")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of figures per work, at least; 5")
     parser.add_argument("--layers", type=int, default=24, help="fewer make a trial run short; 24")
@@ -180,10 +188,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="models are kept there, and taken from there")
     parser.add_argument("--peer-args", default="", help="further arguments of llama.cpp's programs, such as '-fa off'")
     options = parser.parse_args()
-    for given, known in ((options.formats, BITS), (options.works, WORKS | SINGLE_WORKS)):
-        unknown = [name for name in given.split(",") if name not in known]
-        if unknown:
-            parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    try:
+        options.series = read_series(options.formats, options.works)
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 
@@ -197,13 +205,12 @@ def model_folder(keep: Path | None) -> Iterator[Path]:
         yield keep
 
 
-def chosen_works(names: Sequence[str], peer: Peer) -> list[Work]:
-    """The works of these names that the peer can do too; the others are named."""
-    works = [work for name in names for work in (WORKS | SINGLE_WORKS)[name]]
-    impossible = [work.name for work in works if not peer.can(work)]
+def possible(series: Series, peer: Peer) -> Series:
+    """Without the works that the peer cannot do; those are named."""
+    impossible = [work.name for work in series.works if not peer.can(work)]
     if impossible:
         say(f"{peer.name} cannot do {', '.join(impossible)}; --llama-cpp BUILD can")
-    return [work for work in works if peer.can(work)]
+    return Series(series.bits, [work for work in series.works if peer.can(work)])
 
 
 def describe(options: argparse.Namespace, peer: Peer, bandwidth: ReadBandwidth) -> dict[str, Any]:
@@ -230,7 +237,7 @@ def print_header(header: dict[str, Any]) -> None:
 def main() -> int:
     options = parse()
     peer = choose_peer(options.llama_cpp, options.threads, tuple(shlex.split(options.peer_args)))
-    works = chosen_works(options.works.split(","), peer)
+    series = [possible(each, peer) for each in options.series]
     bandwidth = ReadBandwidth(options.threads)
     header = describe(options, peer, bandwidth)
     print_header(header)
@@ -244,14 +251,14 @@ def main() -> int:
 
     with model_folder(options.keep) as folder:
         workshop = Workshop(folder, options.layers, peer)
-        files = [workshop.files(BITS[name]) for name in options.formats.split(",")]
+        files = [workshop.files(each) for each in series]
         for each in files:
             ours, theirs = each.weights.ours / 1e6, each.weights.peer / 1e6
             print(f"{each.bits.name}: ninfer {ours:.0f} MB, {peer.name} {theirs:.0f} MB", flush=True)
         started = time.monotonic()
         state = state_bytes(text_config(options.layers))
         ninfer = Ninfer(options.threads)
-        comparison = Comparison(ninfer, peer, files, works, options.pairs, state, bandwidth, report)
+        comparison = Comparison(ninfer, peer, files, options.pairs, state, bandwidth, report)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             comparison.run()

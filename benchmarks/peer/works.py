@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,33 @@ BITS: Mapping[str, Bits] = {
     "q8": Bits("q8", "q8-cpu", "Q8_0"),
     "bf16": Bits("bf16", "bf16", "BF16"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What is measured at some bits."""
+
+    bits: Bits
+    works: Sequence[Work]
+
+
+def read_series(formats: str, works: str) -> list[Series]:
+    """`q4,bf16:decode0+prefill512` and the works of formats that name none. Raises ValueError for unknown names."""
+    series = []
+    for entry in formats.split(","):
+        name, _, own = entry.partition(":")
+        if name not in BITS:
+            raise ValueError(f"unknown format: {name}; known: {', '.join(BITS)}")
+        series.append(Series(BITS[name], _works(own.split("+") if own else works.split(","))))
+    return series
+
+
+def _works(names: Sequence[str]) -> list[Work]:
+    known = WORKS | SINGLE_WORKS
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"unknown work: {', '.join(unknown)}; known: {', '.join(known)}")
+    return [work for name in names for work in known[name]]
 
 
 @dataclass(frozen=True, slots=True)

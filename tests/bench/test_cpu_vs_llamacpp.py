@@ -12,7 +12,16 @@ from benchmarks.peer.gguf_file import gguf_name
 from benchmarks.peer.machine import isa_flags
 from benchmarks.peer.programs import LlamaCpp, LlamaCppPython, Ninfer, json_lines
 from benchmarks.peer.results import Pair, Weights, summarise, table, write_json
-from benchmarks.peer.works import BITS, WORKS, StateBytes, Work, bytes_per_second, state_bytes, step_bytes
+from benchmarks.peer.works import (
+    BITS,
+    WORKS,
+    StateBytes,
+    Work,
+    bytes_per_second,
+    read_series,
+    state_bytes,
+    step_bytes,
+)
 from ninfer.models.qwen3_5.config import ModelConfig
 from ninfer.models.qwen3_5.inventory import inventory
 
@@ -132,3 +141,19 @@ def test_reports_hold_every_row_and_pair(tmp_path: Path) -> None:
     result = json.loads(target.read_text())
     assert (result["threads"], result["pairs"][0]["ours"], result["summary"][0]["ratio"]) == (2, 30.0, 1.5)
     assert [path.name for path in tmp_path.glob("r.json*")] == ["r.json"]
+
+
+def test_a_format_may_name_works_of_its_own() -> None:
+    asked = read_series("q4,bf16:decode0+parallel8", "prefill512,parallel")
+    assert [(each.bits.name, [work.name for work in each.works]) for each in asked] == [
+        ("q4", ["prefill512", "parallel1", "parallel2", "parallel4", "parallel8"]),
+        ("bf16", ["decode0", "parallel8"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("formats", "works", "named"), [("q9", "decode0", "q9"), ("q4", "decode9", "decode9"), ("q4:x", "decode0", "x")]
+)
+def test_unknown_formats_and_works_are_named(formats: str, works: str, named: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown (format|work): {named}; known: "):
+        read_series(formats, works)
