@@ -218,7 +218,8 @@ __attribute__((noinline)) static void stream_tile(
     put<STREAM_ROWS>(sums, to, apart, count, tokens);
 }
 
-// All rows of a call and all tokens: R rows at a time, from as many places, with T tokens after T tokens.
+// All rows of a call and all tokens: R rows at a time, with T tokens after T tokens. The R rows are far apart, so that each
+// is followed by its neighbour: memory streams along a few long runs, while neighbours in turns got two thirds of that.
 template <class F, int R, int T>
 static inline void stream_apart(
     const Part& part, int64_t begin, int64_t count, const Batch& batch, const Columns& columns, f32* to) {
