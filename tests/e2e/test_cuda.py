@@ -31,9 +31,9 @@ from ninfer.runtime.program.spans import Span, build_batch
 from tests.checkpoints import moe_checkpoint
 from tests.e2e.conftest import Models
 from tests.e2e.emulated import Unwarmed, rounded_activations
-from tests.kernels.emulator import missing
+from tests.kernels.emulator import NEEDS_EMULATOR
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 
 PAGES, IMAGES = 16, 16
 

@@ -38,9 +38,9 @@ from ninfer.types import (
 from tests.e2e.conftest import Models
 from tests.e2e.emulated import Unwarmed
 from tests.e2e.test_cuda import IMAGES, PAGES, Runner, bound, tokens
-from tests.kernels.emulator import missing
+from tests.kernels.emulator import NEEDS_EMULATOR
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 
 OPTIONS = EngineOptions(
     device="cuda", threads=1, max_context=256, kv_capacity=24, prefill_chunk=128, max_concurrency=3, host_kv_mib=1

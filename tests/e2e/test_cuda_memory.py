@@ -23,9 +23,9 @@ from tests.e2e.emulated import Unwarmed
 from tests.e2e.stepped import Stepped, greedy
 from tests.e2e.test_cuda import Runner, tokens
 from tests.e2e.walled import walled
-from tests.kernels.emulator import missing
+from tests.kernels.emulator import NEEDS_EMULATOR
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 
 BOUNDED = ("paged_attention", "gdn", "sample", "sample rows", "linear segments", "log_softmax_gather", "argmax")
 SLACK = 1 << 17

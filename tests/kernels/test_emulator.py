@@ -15,10 +15,10 @@ import torch
 
 from ninfer.errors import CudaError
 from ninfer.kernels.jit import CudaSource, Launch, record, using
-from tests.kernels.emulator import Emulator, EmulatorError, guarded, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator, EmulatorError, guarded
 from tests.kernels.emulator.memory import ranges
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "nothing is missing")
+pytestmark = NEEDS_EMULATOR
 
 _FOLDER = Path(__file__).with_name("emulator")
 _MODES: tuple[dict[str, Any], ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,9 +48,6 @@ class RecordingDevice(ABC):
         self, source: CudaSource, kernel: str, how: Launch, args: ctypes.Structure, keep: tuple[object, ...]
     ) -> None:
         """Run one kernel to its end."""
-
-    def prepare(self, source: CudaSource, macros: Mapping[str, int]) -> None:  # noqa: B027 - an offer, not a duty
-        """Compile a source before its first launch. Nothing, where that costs nothing."""
 
     def launch(
         self, source: CudaSource, kernel: str, how: Launch, args: ctypes.Structure, keep: tuple[object, ...]

@@ -11,16 +11,23 @@ import torch
 
 from ninfer.errors import CudaError
 from ninfer.kernels.jit import CudaSource, Launch, using
-from ninfer.kernels.jit.build import build, compiler
-from tests.kernels.emulator import Emulator, missing
+from ninfer.kernels.jit.build import Compiler, build, compiler
+from tests.kernels.emulator import Emulator
 
-NEEDS_EMULATOR = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 DEVICES: Mapping[str, Emulator] = {
     "check-late": Emulator("check"),
     "check-eager": Emulator("check", order="lifo", cp_async="eager"),
     "random": Emulator(order="random", seed=1),
     "sticky-eager": Emulator(order="sticky", cp_async="eager", seed=2),
 }
+
+
+def nvrtc_or_skip() -> Compiler:
+    """The compiler; where it is not installed the test, or the module that is being imported, is skipped."""
+    try:
+        return compiler()
+    except CudaError as error:
+        pytest.skip(f"nothing to compile with: {error}", allow_module_level=True)
 
 
 def probe(name: str, kernels: str, args: type[ctypes.Structure]) -> CudaSource:
@@ -56,10 +63,6 @@ def run(
 
 def require_compiles(source: CudaSource, target: str, macros: Mapping[str, int] | None = None) -> None:
     """Fail unless NVRTC takes the source for `target` without registers spilled; skip where there is no NVRTC."""
-    try:
-        by = compiler()
-    except CudaError as error:
-        pytest.skip(f"nothing to compile with: {error}")
-    made = build(source, macros or {}, target, by)
+    made = build(source, macros or {}, target, nvrtc_or_skip())
     assert set(made.resources) == set(source.kernels)
     assert [name for name, need in made.resources.items() if need.spill_bytes or need.stack_bytes] == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -14,11 +14,11 @@ from ninfer.kernels.bitset import allow_only
 from ninfer.kernels.jit import record, using
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import EXACT
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned
 from tests.kernels.test_argmax import _inputs
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 SMALL = [case for case in CASES["argmax"] if case.vocab <= 1000]
 
 
@@ -80,9 +80,9 @@ def test_rows_are_their_own() -> None:
 
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("spoil", [lambda row: row[299:].fill_(torch.nan), lambda row: row.fill_(-torch.inf)])
-def test_rows_without_an_answer_are_errors_that_name_them(spoil: object) -> None:
+def test_rows_without_an_answer_are_errors_that_name_them(spoil: Callable[[torch.Tensor], object]) -> None:
     logits, out = torch.zeros(3, 300), poisoned(3, dtype=torch.int64)
-    spoil(logits[1])  # type: ignore[operator]
+    spoil(logits[1])
     with pytest.raises(ValueError, match="row 1"):
         argmax(logits, None, out)
     assert out.tolist() == [0, -1, 0]

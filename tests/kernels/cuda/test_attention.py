@@ -16,11 +16,10 @@ from ninfer.kernels.paged_attention.plan import SPLITS_OF_SIZE, Shape, SplitPlan
 from ninfer.kernels.routes import Route
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.tolerances import ATTENTION, ATTENTION_BF16, Tolerance
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, conform, poisoned, same_bits
 from tests.kernels.test_paged_attention import _matrix, _normal, _pages, _poison, _represented, _slots, _tables
 
-NEEDS_EMULATOR = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 WITH_TENSOR_CORES = [codec for codec in KvCodec if codec is not KvCodec.FP32]
 H200 = DeviceFacts(arch=90, multiprocessors=132, shared_bytes=227 * 1024)
 RTX = DeviceFacts(arch=89, multiprocessors=128, shared_bytes=99 * 1024)

@@ -15,11 +15,11 @@ from ninfer.kernels.routes import Route
 from ninfer.kernels.segments import Segments
 from ninfer.kernels.slots import ZERO, StateSlots
 from ninfer.kernels.tolerances import CONVOLUTION, EXACT
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, conform, poisoned, same_bits
 from tests.kernels.weight_samples import normal
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 _LONG = (
     Case("runs", 24, 4, 2, (1, 2, 15, 16, 17, 33), (0,) * 6, (1, 2, 3, 4, 5, 6)),
     Case("runs_in_place", 7, 4, 2, (40, 3, 16), (2, ZERO, 0), (2, 1, 0)),

@@ -15,11 +15,11 @@ from ninfer.kernels.jit import record, using
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import EXACT
 from ninfer.kernels.weights import prepare_dense, prepare_table
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, conform, poisoned, same_bits
 from tests.kernels.weight_samples import view
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 FORMATS = [fmt for fmt in Format if fmt is not Format.INT32]
 
 

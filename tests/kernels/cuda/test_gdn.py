@@ -25,11 +25,11 @@ from ninfer.kernels.jit import using
 from ninfer.kernels.routes import Route
 from ninfer.kernels.slots import ZERO, StateSlots
 from ninfer.kernels.tolerances import RECURRENCE
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.gdn_samples import Tokens, joined, segments_of, sequence, states
 from tests.kernels.harness import Trial, conform, same_bits
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 SMALL = (1, 2, 32, 32)
 STEPS = (1, 2, 16, 24)
 SHARED = 99 * 1024

@@ -14,11 +14,9 @@ from ninfer.errors import CompiledKernelsWarning, CudaError
 from ninfer.kernels.jit import CudaSource, build, check, headers
 from ninfer.kernels.jit.build import Compiler, Resources, compiler, target_of
 from ninfer.kernels.jit.nvrtc import Nvrtc
+from tests.kernels.cuda.probing import nvrtc_or_skip
 
-try:
-    compiler()
-except CudaError as error:
-    pytest.skip(f"nothing to compile with: {error}", allow_module_level=True)
+nvrtc_or_skip()
 
 TEXT = """
 #include "ninfer.cuh"

@@ -9,11 +9,11 @@ import torch
 from ninfer.kernels.jit import record, using
 from ninfer.kernels.kv_cache import KvCodec, KvPool, kv_append, make_kv_pool
 from ninfer.kernels.kv_cache.cases import CASES
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import same_bits
 from tests.kernels.test_kv_cache import _bytes, _expected, _poison, _rows
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 _SMALL = (3, 64, 127)
 
 

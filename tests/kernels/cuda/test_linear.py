@@ -17,11 +17,11 @@ from ninfer.kernels.linear.plan import CudaProblem, NarrowPlan, WidePlan, cuda_p
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import MATMUL
 from ninfer.kernels.weights import WeightView, prepare_linear
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, assert_rows_independent, compare, conform, poisoned, same_bits
 from tests.kernels.weight_samples import fp32_view, normal, view
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 FORMATS = [fmt for fmt in Format if fmt is not Format.INT32]
 ROWWISE = [fmt for fmt in FORMATS if fmt is not Format.NVFP4]
 FEW = DeviceFacts(arch=86, multiprocessors=2, shared_bytes=99 * 1024)

@@ -13,12 +13,12 @@ from ninfer.kernels.log_softmax_gather import cases, cuda, oracle
 from ninfer.kernels.log_softmax_gather.plan import cuda_plan
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import EXACT, LOG_PROBABILITY
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, same_bits
 from tests.kernels.test_log_softmax_gather import _gather, _logits, _top
 from tests.kernels.weight_samples import normal
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 ORDERS = [Emulator(order="sticky"), Emulator(order="random", seed=3)]
 
 

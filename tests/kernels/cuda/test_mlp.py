@@ -15,11 +15,11 @@ from ninfer.kernels.mlp import IMPLEMENTATIONS, cases, oracle
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import ELEMENTWISE, MATMUL_CHAIN
 from ninfer.kernels.weights import WeightView, prepare_linear
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, same_bits
 from tests.kernels.weight_samples import fp32_view, normal, represented, view
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 MANY = DeviceFacts(arch=86, multiprocessors=64, shared_bytes=99 * 1024)
 FEW = DeviceFacts(arch=86, multiprocessors=1, shared_bytes=99 * 1024)
 

@@ -22,12 +22,12 @@ from ninfer.kernels.moe.plan import grouping, held_per_lane, narrow_plan, wide_p
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import ELEMENTWISE, EXACT, MATMUL, MATMUL_CHAIN, PROBABILITY
 from ninfer.kernels.weights import LinearWeight, WeightView, prepare_linear
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, assert_rows_independent, compare, conform, poisoned, same_bits
 from tests.kernels.test_moe import Sample, _choice, _logits, _route
 from tests.kernels.weight_samples import fp32_view, normal, view
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 FACTS = DeviceFacts(arch=80, multiprocessors=4, shared_bytes=100 * 1024)
 
 

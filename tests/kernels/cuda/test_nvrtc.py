@@ -18,11 +18,9 @@ import pytest
 from ninfer.errors import CudaError
 from ninfer.kernels.jit import CudaSource, catalogue
 from ninfer.kernels.jit.build import TARGETS, Compiled, build, compiler
+from tests.kernels.cuda.probing import nvrtc_or_skip
 
-try:
-    compiler()
-except CudaError as error:
-    pytest.skip(f"nothing to compile with: {error}", allow_module_level=True)
+nvrtc_or_skip()
 
 FULL, DECODE = "90a", ("80", "120a")
 Module = tuple[CudaSource, Mapping[str, int]]

@@ -11,11 +11,11 @@ from ninfer.kernels.qk_norm_rope import IMPLEMENTATIONS, RopeSpec, oracle, qk_no
 from ninfer.kernels.qk_norm_rope.cases import CASES, Case
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import ROTATION
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, same_bits
 from tests.kernels.test_qk_norm_rope import EPS, _frequencies, _normal, _positions
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 
 
 @pytest.mark.parametrize("case", CASES["qk_norm_rope"], ids=lambda case: case.name)

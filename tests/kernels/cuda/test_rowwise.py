@@ -30,11 +30,11 @@ from ninfer.kernels.rmsnorm.plan import cuda_plan as norm_plan
 from ninfer.kernels.routes import Route
 from ninfer.kernels.tolerances import ELEMENTWISE, ROW_NORM
 from ninfer.kernels.tolerances import GATES as GATES_TOLERANCE
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.harness import Trial, assert_rows_independent, conform, poisoned, same_bits
 from tests.kernels.weight_samples import normal
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 CUDA = (Route.CUDA,)
 ROWS = (1, 2, 5, 33)
 

@@ -15,10 +15,10 @@ from ninfer.kernels.routes import Route
 from ninfer.kernels.sampling import SamplingRow, TokenCounts, allow_only, oracle
 from ninfer.kernels.sampling.cases import CASES, Case
 from ninfer.kernels.sampling.plan import cuda_plan
-from tests.kernels.emulator import Emulator, missing
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.test_sampling import KINDS, NARROW, _faults, _parts, _sample
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+pytestmark = NEEDS_EMULATOR
 WIDE = [case for case in CASES["sample"] if 500 < case.vocab <= 20000]
 OFFICIAL = ("official_nucleus", "official_presence")
 LARGE = [case for case in CASES["sample"] if case.name in OFFICIAL]
