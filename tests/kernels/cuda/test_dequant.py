@@ -21,8 +21,8 @@ from ninfer.kernels.kv_cache.compiled_cpu import PlaneArgs, plane_args
 from ninfer.kernels.kv_cache.pool import Plane
 from ninfer.kernels.linear.compiled_cpu import Part, part_of
 from ninfer.kernels.weights import WeightView
-from tests.kernels.cuda.probing import DEVICES, NEEDS_EMULATOR, pointers, probe, require_compiles, run
-from tests.kernels.emulator import Emulator
+from tests.kernels.cuda.probing import DEVICES, pointers, probe, require_compiles, run
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 from tests.kernels.weight_samples import view
 
 pytestmark = NEEDS_EMULATOR

@@ -14,8 +14,8 @@ from ninfer.artifact.floats import bf16_to_fp32, e4m3_table, fp32_to_bf16
 from ninfer.kernels.jit import CudaSource, Launch
 from ninfer.kernels.jit.build import TARGETS
 from ninfer.kernels.philox import Purpose, philox4x32, uniform
-from tests.kernels.cuda.probing import DEVICES, NEEDS_EMULATOR, pointers, probe, require_compiles, run
-from tests.kernels.emulator import Emulator
+from tests.kernels.cuda.probing import DEVICES, pointers, probe, require_compiles, run
+from tests.kernels.emulator import NEEDS_EMULATOR, Emulator
 
 pytestmark = NEEDS_EMULATOR
 
